@@ -30,7 +30,7 @@ def divided(x: tf.Tensor, divisor: tf.Tensor | float | Sequence[float]) -> tf.Te
 def multiplied(x: tf.Tensor, y: tf.Tensor | float) -> tf.Tensor:
     """Multiplies float32, and rounds before XLA adds anything.
 
-    LLVM knows that the rounded product of doubles is the product of floats, and would fuse that with
+    LLVM knows that the rounded product of doubles is the product of floats, and would fuse it with
     an addition. It fuses no product that a select returns.
     """
     product = tf.cast(tf.cast(x, tf.float64) * tf.cast(y, tf.float64), x.dtype)

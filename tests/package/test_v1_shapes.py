@@ -65,6 +65,14 @@ def cell(x):
     return tf_ti.scan(step, tf.zeros([1, 3], x.dtype), rows)
 
 
+def products(x):
+    """A body whose gradient joins the factors of its products, of rows that are known or not."""
+    w = tf.constant(CELL[:3, :3], x.dtype) * x[0]
+    rows = tf.reshape(x, [-1, 1, 1]) * tf.ones([1, 2, 3], x.dtype)
+    step = lambda h, e: (tf.sin(h @ w) + e * 0.5, tf.sin(h) * e)  # noqa: E731
+    return tf_ti.scan(step, tf.reshape(x, [-1, 3]), rows, fuse=False)
+
+
 def sequence(x):
     w, r, b = CELL[None, :, :3], CELL[None, :, 3:], CELL[None, :, 0]
     zeros = tf.zeros([1, 1, 2], x.dtype)
@@ -89,6 +97,7 @@ CALLS = [
     block,
     pieces,
     cell,
+    products,
     sequence,
     ragged,
     bag,

@@ -224,8 +224,8 @@ class _ScanWay(Way):
         self._ragged_rows: list[tf.Tensor] = []
         self._length: tf.Tensor | None = None
         # Where Python runs the loop, `_earlier` has the types of the rows so far. `_ragged` has the
-        # types of a graph's rows, by their paths, which tell the ragged ones, or None if lengths are
-        # to tell them.
+        # types of a graph's rows, by their paths, which tell the ragged ones. It is None if lengths
+        # are to tell them.
         self._earlier: Structure | None = None
         self._ragged: dict[str, tf.TypeSpec] | None = {}
 

@@ -543,14 +543,15 @@ class _Reverse:
             return False
         if not grad.shape.is_fully_defined():
             return False
-        left = op.inputs[0].shape
-        if left[0] is None:
+        rows = _tf.known_extent(op.inputs[0], 0)
+        if rows is None:
             (left,) = _extents.shapes_where_all_are_known(op.inputs[:1])
-        elif left[0] >= _MANY_ROWS:
+            if not left.is_fully_defined():  # of the iterations of a loop inside the body, say
+                return False
+            rows = left.as_list()[0]
+        elif rows >= _MANY_ROWS or not op.inputs[0].shape.is_fully_defined():
             return False
-        if not left.is_fully_defined():  # of the iterations of a loop inside the body, say
-            return False
-        size = left[0] * sum(grad.shape) * grad.dtype.size
+        size = rows * sum(grad.shape.as_list()) * grad.dtype.size
         if size > self.room_for_factors:
             return False
         self.room_for_factors -= size

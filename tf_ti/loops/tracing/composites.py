@@ -172,7 +172,7 @@ def is_ragged_row(row: tf.TypeSpec) -> bool:
 
 
 def ragged_parts(spec: tf.TypeSpec, value: Any) -> Iterator[tuple[tf.RaggedTensorSpec, Any]]:
-    """The ragged tensors of a value of type `spec`, or the rows of these in a row, with their types.
+    """The ragged tensors of a value of type `spec`, or their rows in a row, with their types.
 
     Where `value` is `spec` itself, the types come twice.
     """
