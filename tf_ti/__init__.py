@@ -37,6 +37,7 @@ __all__ = [
     "PortMap",
     "TripLimit",
     "__version__",
+    "accelerate",
     "adagrad_update",
     "adam_update",
     "advise_huge_pages",
@@ -65,7 +66,11 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tf_ti import keras, openvino, recurrent
+    from tf_ti.accelerate.switch import Switch
+
+    accelerate: Switch
 else:
+    from tf_ti import accelerate
 
     def __getattr__(name):
         if name in ("keras", "openvino"):

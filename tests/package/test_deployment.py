@@ -331,17 +331,87 @@ def test_freezing_a_sessions_graph():
         assert session.run(got, {"ids:0": IDS})[0].tolist() == total()
 
 
-def test_a_gather_in_a_loops_body_is_frozen_where_it_is_of_a_tensor():
+def rows_of(look_up):
+    """Bodies that look rows up, in loops of tf_ti and of TensorFlow, and in branches there."""
+
+    def branch(table, ids):
+        zeros = tf.zeros(table.shape[1:])
+        return tf.cond(ids[0] > 1, lambda: look_up(table, ids), lambda: zeros)
+
+    def scan(look_up):
+        def body(total, ids):
+            return 0.5 * total + look_up(table_of_call[0], ids), None
+
+        return lambda ids, zeros: tf_ti.scan(body, zeros, ids)[0]
+
+    def while_loop(look_up):
+        def body(k, ids, total):
+            return k + 1, ids, 0.5 * total + look_up(table_of_call[0], ids[k])
+
+        return lambda ids, zeros: tf.while_loop(
+            lambda k, ids, _: k < tf.shape(ids)[0], body, (0, ids, zeros)
+        )[2]
+
+    table_of_call = []
+
+    def calls(loop):
+        def call(table, ids):
+            table_of_call[:] = [table]
+            return loop(ids, tf.zeros(table.shape[1:]))
+
+        return call
+
+    forms = {
+        "scan": scan(look_up),
+        "while_loop": while_loop(look_up),
+        "branch in a scan": scan(branch),
+        "branch in a while_loop": while_loop(branch),
+    }
+    return {name: calls(loop) for name, loop in forms.items()}
+
+
+IN_BODIES = {
+    f"{name}, {form}": call
+    for name, look_up in {
+        "gather": lambda table, ids: tf.reduce_sum(tf.gather(table, ids), 0),
+        "gather_nd": lambda table, ids: tf.reduce_sum(tf.gather_nd(table, ids[:, None]), 0),
+        "bag": lambda table, ids: tf_ti.embedding_bag(table, ids[None])[0],
+        "max_norm": lambda table, ids: tf_ti.embedding_bag(table, ids[None], max_norm=2.0)[0],
+    }.items()
+    for form, call in rows_of(look_up).items()
+}
+
+
+@pytest.mark.parametrize("is_gradient", [False, True], ids=["value", "gradient"])
+@pytest.mark.parametrize("name", IN_BODIES)
+def test_look_ups_in_bodies_are_frozen(name, is_gradient):
+    table = tf.Variable(TABLE)
+
+    def call(ids):
+        if not is_gradient:
+            return IN_BODIES[name](table, ids)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(IN_BODIES[name](table, ids) ** 2)
+        return tf.convert_to_tensor(tape.gradient(loss, table))
+
+    ids = tf.constant([[1, 2, 1], [3, 3, 1]])
+    expected = call(ids)
+    frozen = freeze(call, IDS_SPEC)
+    table.assign(-table)
+    np.testing.assert_allclose(frozen(ids)[0], expected, rtol=1e-6)
+
+
+def test_a_gather_in_batches_from_a_variable_is_not_frozen():
     table = tf.Variable(TABLE)
 
     def gather(ids):
-        def body(total, ids):
-            return total + tf.gather(tf.convert_to_tensor(table), ids), None
+        rows = tf.raw_ops.ResourceGather(
+            resource=table.handle, indices=ids, dtype=table.dtype, batch_dims=1
+        )
+        return rows, table.read_value()
 
-        return tf_ti.scan(body, tf.zeros([3, 2]), ids)[0]
-
-    frozen = freeze(gather, IDS_SPEC)
-    np.testing.assert_array_equal(frozen(tf.constant(IDS))[0], TABLE[IDS].sum(0))
+    with pytest.raises(ValueError, match="gathers in batches"):
+        freeze(gather, tf.TensorSpec([table.shape[0], 1], tf.int32))
 
 
 def test_a_body_that_two_frozen_loops_share():

@@ -49,6 +49,27 @@ def scans(xs: tf.Tensor, steps: dict[str, tf.Tensor], count: tf.Tensor) -> None:
     tf_ti.scann(add, 0.0, xs)  # type: ignore[attr-defined]
 
 
+def accelerations() -> None:
+    setting = tf_ti.accelerate()
+    setting.undo()
+    with tf_ti.accelerate(False) as inner:
+        assert_type(inner.is_on, bool)
+
+    @tf_ti.accelerate
+    def double(x: int) -> int:
+        return 2 * x
+
+    @tf_ti.accelerate(False)
+    def triple(x: int) -> int:
+        return 3 * x
+
+    assert_type(double(1) + triple(1), int)
+    assert_type([loop.place for loop in tf_ti.accelerate.report()], list[str])
+
+    tf_ti.accelerate("yes")  # type: ignore[call-overload]
+    double("1")  # type: ignore[arg-type]
+
+
 def tensor_iterators(x: tf.Tensor, count: tf.Tensor, path: pathlib.Path) -> None:
     def body(piece: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return total + piece, total + piece

@@ -1,0 +1,48 @@
+"""`python -m tf_ti.accelerate`: runs a program whose loops are tf_ti's."""
+
+import argparse
+import atexit
+import os
+import runpy
+import sys
+
+import tf_ti
+
+
+def _print_report() -> None:
+    print(f"\nLoops that were traced\n{tf_ti.accelerate.report()}", file=sys.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tf_ti.accelerate",
+        description="Runs a program of Python whose loops run as tf_ti's.",
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="say at the end what became of each loop"
+    )
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module, not a file")
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="FILE.py ARGUMENTS",
+        help="the program, and what it gets",
+    )
+    given = parser.parse_args()
+    if given.module is None and not given.program:
+        parser.error("a file, or -m and a module, is needed")
+    if given.report:
+        atexit.register(_print_report)
+    tf_ti.accelerate()
+    if given.module is not None:
+        sys.argv = [given.module, *given.program]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(given.module, run_name="__main__", alter_sys=True)
+        return
+    sys.argv = given.program
+    sys.path[0] = os.path.dirname(os.path.realpath(given.program[0]))
+    runpy.run_path(given.program[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
