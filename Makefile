@@ -156,13 +156,11 @@ test_cc = bazel/bazel.sh test --test_summary=terse --noshow_progress --ui_event_
 	$(1) $(CC_TEST_FLAGS) && { grep --no-filename --recursive ^skipped bazel-testlogs/ | sort -u; true; }
 # Some systems lay out memory too freely for ThreadSanitizer.
 fixed_addresses = $(if $(shell setarch -R true 2>&1 || echo no),,--run_under='setarch -R')
-test-cc: export GOOGLETEST_HOME := $(googletest_home)
+test-cc asan-test: export GOOGLETEST_HOME := $(googletest_home)
 test-cc: $(venv)/.tensorflow $(if $(filter $(abspath $(googletest)),$(googletest_home)),$(googletest)/.fetched)
-	$(call say,the C++ tests: five to ten minutes on two cores where nothing is compiled yet)
+	$(call say,the C++ tests: five minutes on two cores where nothing is compiled yet)
 	@$(call test_cc,//:cc_tests)
-	$(call say,the same under the address and undefined-behaviour sanitizers)
-	@$(call test_cc,--config=asan //:cc_tests)
-	$(call say,those about threads under ThreadSanitizer)
+	$(call say,the tests about threads under ThreadSanitizer)
 	@$(call test_cc,--config=tsan $(fixed_addresses) //:thread_tests)
 
 # Against older TensorFlows, as far as they build.
@@ -229,6 +227,7 @@ sanitized = PYTHONPATH=$(abspath $(asan)) LD_PRELOAD="$(sanitizers)" \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	TBB_ENABLE_SANITIZERS=1
 asan-test: test-cc $(venv)/.installed $(venv)/.tests
+	@$(call test_cc,--config=asan //:cc_tests)
 	rm -rf $(asan) && mkdir -p $(asan) && cp -r tf_ti $(asan)
 	bazel/build_library.sh $(asan)/tf_ti --config=asan
 	cd tests && $(sanitized) $(bin)/pytest $(in_parallel) $(PYTEST_FLAGS)

@@ -22,8 +22,17 @@ class Threads : public PoolThreads {
   const tensorflow::port::ScopedDontFlushDenormal exact_;
 };
 
-// The intra-op threads of a CPU device, as they are.
+// The intra-op threads of a CPU device, as they are. There is one where they are InlineThreads.
 PoolThreads ThreadsOf(const tensorflow::DeviceBase& device);
+
+// What kernels take for the threads of a CPU device, though the calling thread does at once all
+// that they are given. A kernel shares out its work, and so rounds, as among `count` threads, and
+// wakes none of them.
+struct InlineThreads {
+  tensorflow::DeviceBase::CpuWorkerThreads workers;
+  Eigen::ThreadPoolDevice* device;
+};
+const InlineThreads& InlineThreadsOf(int count);
 
 }  // namespace tf_ti
 

@@ -181,11 +181,12 @@ back_edge_from: A result of the body for each back edge.
 back_edge_to: The parameter that it feeds in the next iteration.
 output_mode: The kind of an output. last: the source's value in the last iteration. concat: the
   concatenation along output_axis; stack: along a new axis; in reversed order where output_stride is
-  negative. sum: the sum. sequence: a history of the values of each output_stride-th iteration.
-  count: the number of iterations.
+  negative. sum: the sum. sequence: a history of the values of each output_stride-th iteration
+  or, with output_part_size p > 0, of the tensors of these values, which are histories of p tensors;
+  the last may have fewer. count: the number of iterations.
 output_source: r >= 0 is result r of the body; ~p is the value with which parameter p enters.
 output_length: For a stack the number of its `length`, or -1.
-output_part_size: The extent of a concat output's pieces, or 0 for any.
+output_part_size: The extent of a concat output's pieces, or 0 for any; see output_mode.
 output_label: The output's name in errors.
 result_types: The types of the body's results.
 result_shapes: The static shapes of the body's results.
@@ -194,6 +195,8 @@ reverse: Visit the pieces from the last to the first. Pieces, histories and outp
   positions: only the order of execution turns round.
 fuse: On a CPU, programs of vector code may run parts of the body and of the condition. If false,
   TensorFlow's kernels run all of them. A loop inside the body has its own.
+parallel_iterations: On a CPU, the most iterations that are on their way at once, where their
+  kernels take long enough and fuse is true; 0 for one more than there are threads.
 )doc";
 
 #define TF_TI_LOOP_ATTRS()                                                              \
@@ -233,7 +236,8 @@ fuse: On a CPU, programs of vector code may run parts of the body and of the con
       .Attr("result_shapes: list(shape) >= 0")                                          \
       .Attr("limit_label: string = 'num_iterations'")                                   \
       .Attr("reverse: bool = false")                                                    \
-      .Attr("fuse: bool = true")
+      .Attr("fuse: bool = true")                                                        \
+      .Attr("parallel_iterations: int >= 0 = 0")
 
 REGISTER_OP("TfTi>TensorIterator")
     .TF_TI_LOOP_ATTRS()
@@ -338,6 +342,27 @@ Stacks histories element by element: the inverse of SequenceUnstack.
 
 sequences: Histories of as many tensors, or histories; each has the others' shapes and types.
 sequence: A history of stacks along a new first axis.
+)doc");
+
+REGISTER_OP("TfTi>TemporaryVariable")
+    .Input("value: dtype")
+    .Output("resource: resource")
+    .Attr("dtype: type")
+    .SetIsStateful()
+    .SetShapeFn(ShapeFunction([](InferenceContext* c) {
+      tensorflow::DataType dtype;
+      TF_RETURN_IF_ERROR(c->GetAttr("dtype", &dtype));
+      c->set_output(0, c->Scalar());
+      c->set_output_handle_shapes_and_types(0, {{c->input(0), dtype}});
+      return absl::OkStatus();
+    }))
+    .Doc(R"doc(
+Makes a variable that lives as long as its handle, another one in each call.
+
+It shares the memory of its value until one of the two is written.
+
+value: The value.
+resource: The variable's handle.
 )doc");
 
 REGISTER_OP("TfTi>ListIndex")

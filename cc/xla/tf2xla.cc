@@ -1,6 +1,9 @@
 #include "cc/xla/tf2xla.h"
 
 #include <deque>
+#include <memory>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -9,6 +12,7 @@
 #include "tensorflow/compiler/tf2xla/kernels/if_while_utils.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_compiler.h"
+#include "tensorflow/compiler/tf2xla/xla_context.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/compiler/tf2xla/xla_resource.h"
@@ -139,6 +143,15 @@ absl::Status Context::AssignResource(int input, XlaOp value) const {
   XlaResource* resource;
   TF_RETURN_IF_ERROR(ctx_->GetResourceInput(input, &resource));
   return resource->SetFromPack({}, value, builder());
+}
+
+void Context::SetNewVariable(int output, DataType dtype, const tensorflow::TensorShape& shape,
+                             XlaOp value) const {
+  auto variable = std::make_unique<XlaResource>(XlaResource::kVariable, /*arg_num=*/-1, op_name(),
+                                                dtype, shape, value, /*max_array_size=*/-1,
+                                                /*tensor_array_gradients=*/std::set<std::string>(),
+                                                /*tensor_array_multiple_writes_aggregate=*/false);
+  ctx_->SetResourceOutput(output, ctx_->xla_context()->AddResource(std::move(variable)));
 }
 
 namespace {

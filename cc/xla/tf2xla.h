@@ -77,6 +77,9 @@ class Context {
   // The same of any resource, as functions take it and return it.
   absl::Status ReadResource(int input, xla::XlaOp* value) const;
   absl::Status AssignResource(int input, xla::XlaOp value) const;
+  // Gives the handle of a variable that only this computation knows.
+  void SetNewVariable(int output, tensorflow::DataType dtype, const tensorflow::TensorShape& shape,
+                      xla::XlaOp value) const;
 
   // Notes a value that is computed from an array, and finds the values of an array again. An
   // operation that changes the array in place has to wait for them: XLA lets it change a copy of

@@ -43,7 +43,7 @@ def with_waiting_scan(x):
 def with_loop(x):
     with tf_ti.Loop() as loop:
         k, c = loop.add_recurrence(0), loop.add_recurrence(tf.ones([1, 8]))
-        loop.add_trip_limit(k < COUNT, tf_ti.TripLimit.WHILE)
+        loop.add_trip_limit(tf.not_equal(k, COUNT), tf_ti.TripLimit.WHILE)
         k.next, c.next = k + 1, step(tf.identity(c), loop.add_iterator(x))
         out = loop.add_loop_output(c, tf_ti.LoopOutput.LAST_VALUE)
     return out.tensor
@@ -131,6 +131,25 @@ def test_programs_lie_in_their_iterations(events):
 
 
 @pytest.mark.needs_programs
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16], ids=lambda d: d.name)
+def test_a_loop_of_one_program_has_no_iterations(events, dtype):
+    def whole(x, fuse=True):
+        def f(h, x):
+            y = tf.linalg.matvec(W, tf.cast(h, tf.float32))
+            h = tf.tanh(h * 0.5 + x) + tf.cast(y, dtype) * 0.01
+            return h, h + x
+
+        x = tf.cast(tf.tile(x, [4, 1]), dtype)
+        return tf_ti.scan(f, x[0], x, fuse=fuse)
+
+    def names(function):
+        return [event.name for event in named(events(function), "TfTi>TensorIterator iteration")]
+
+    assert names(whole) == ["TfTi>TensorIterator iterations"]
+    assert names(lambda x: whole(x, fuse=False)) == ["TfTi>TensorIterator iteration"] * 4 * COUNT
+
+
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("has_programs", [True, False])
 def test_operations_of_programs_have_no_kernels(events, monkeypatch, has_programs):
     def f(c, _):
@@ -144,6 +163,28 @@ def test_operations_of_programs_have_no_kernels(events, monkeypatch, has_program
     operations = {"Einsum", "Erf", "Softplus", "Cumsum", "OneHot", "GatherV2", "FloorMod", "Sin"}
     kernels = operations & {event.name.split(":")[-1] for event in found}
     assert kernels == (set() if has_programs else operations)
+
+
+@pytest.mark.needs_cpu_kernels
+@pytest.mark.parametrize("extent, is_large", [(4, False), (64, True)])
+def test_large_kernels_are_those_of_tensorflows_loops(events, extent, is_large):
+    """OneDNN's, where TensorFlow takes these; for small ones it takes longer than others do."""
+    images = tf.random.stateless_normal([1, extent, extent, 8], [1, 2])
+    filters = tf.random.stateless_normal([3, 3, 8, 8], [3, 4])
+
+    def kernels(while_loop):
+        def body(k, c):
+            c = tf.nn.conv2d(c, filters, 1, "SAME")
+            return k + 1, tf.nn.avg_pool2d(c, 3, 1, "SAME")
+
+        found = events(lambda _: while_loop(lambda k, _: k < COUNT, body, (0, images))[1])
+        names = [event.name.split(":")[-1] for event in found]
+        return sorted(name for name in names if name.endswith(("Conv2D", "AvgPool")))
+
+    theirs = kernels(tf.while_loop)
+    assert len(theirs) == 2 * COUNT
+    expected = theirs if is_large else ["AvgPool"] * COUNT + ["Conv2D"] * COUNT
+    assert kernels(tf_ti.while_loop) == expected
 
 
 def programs(events):

@@ -495,6 +495,19 @@ struct MinOfAll {
   static constexpr T kNeutral = Extreme<T, true>();
   using Join = operations::Minimum;
 };
+// The same, where the first of equal numbers is the result. Zeros may differ in their signs.
+template <bool is_most>
+struct FirstExtreme {
+  using LastExtreme = std::conditional_t<is_most, MaxOfAll, MinOfAll>;
+  template <typename T>
+  static constexpr T kNeutral = LastExtreme::template kNeutral<T>;
+  struct Join {
+    template <typename T, int L>
+    [[gnu::always_inline]] static auto Of(Vector<T, L> x, Vector<T, L> y) {
+      return LastExtreme::Join::template Of<T, L>(y, x);
+    }
+  };
+};
 struct AllOfAll {
   template <typename T>
   static constexpr bool kHas = TF_TI_IS_BOOL;
@@ -598,6 +611,54 @@ void ReduceRows(const Instruction& o) {
     }
     ForTail<L / 2>(i, n, RowTailStep<R, T>{at, &value});
     Put<T>(value, o.at[0] + k * o.strides[0][2], 0);
+  }
+}
+
+// TensorFlow's kernels of half precision, and these, keep the first of equal numbers in each 8
+// neighbouring results, and the last one in the remaining results.
+constexpr int64_t kHalvesAtOnce = 8;
+template <typename R>
+void ReduceSomeColumns(const Instruction& o, int64_t k, int64_t begin, int64_t end) {
+  const int64_t offset = begin * static_cast<int64_t>(sizeof(float));
+  char* const at[] = {o.at[0] + k * o.strides[0][2] + offset,
+                      o.at[1] + k * o.strides[1][2] + offset};
+  ForColumns<kLanes<float>>(end - begin, ColumnsBlock<R, float>{o, at});
+}
+template <bool is_most>
+void ReduceColumnsOfHalves(const Instruction& o) {
+  using First = FirstExtreme<is_most>;
+  using Last = typename First::LastExtreme;
+  const int64_t size = o.sizes[0];
+  for (int64_t k = 0; k < o.sizes[2]; ++k) {
+    const int64_t before = -(k * size) & (kHalvesAtOnce - 1), begin = before < size ? before : size;
+    const int64_t end = begin + (size - begin) / kHalvesAtOnce * kHalvesAtOnce;
+    ReduceSomeColumns<Last>(o, k, 0, begin);
+    ReduceSomeColumns<First>(o, k, begin, end);
+    ReduceSomeColumns<Last>(o, k, end, size);
+  }
+}
+
+// The zero that is the result of a row: the last zero behind the row's whole vectors, otherwise the
+// first zero in the last lane that has a zero.
+[[gnu::always_inline]] inline float ZeroOfRow(const char* at, int64_t n) {
+  const int64_t whole = n / kHalvesAtOnce * kHalvesAtOnce;
+  for (int64_t i = n - 1; i >= whole; --i) {
+    if (Operand<false, float, 1>(at, i) == 0) return Operand<false, float, 1>(at, i);
+  }
+  for (int64_t lane = kHalvesAtOnce - 1; lane >= 0; --lane) {
+    for (int64_t i = lane; i < whole; i += kHalvesAtOnce) {
+      if (Operand<false, float, 1>(at, i) == 0) return Operand<false, float, 1>(at, i);
+    }
+  }
+  return 0;
+}
+template <bool is_most>
+void ReduceRowsOfHalves(const Instruction& o) {
+  ReduceRows<typename FirstExtreme<is_most>::LastExtreme, float>(o);
+  for (int64_t k = 0; k < o.sizes[2]; ++k) {
+    char* const to = o.at[0] + k * o.strides[0][2];
+    if (Operand<false, float, 1>(to, 0) != 0) continue;
+    Put<float>(ZeroOfRow(o.at[1] + k * o.strides[1][2], o.sizes[1]), to, 0);
   }
 }
 
@@ -935,6 +996,18 @@ template <typename S>
 Kernel FirstKernel(Operation operation, ElementType to, int layout) {
   return operation == Operation::kArgMax ? FirstKernel<S, true>(to, layout)
                                          : FirstKernel<S, false>(to, layout);
+}
+
+template <typename H>
+Kernel ExtremeKernelOfHalves(Operation operation, ElementType to, int layout) {
+  const bool is_row = layout == 1;
+  if (operation == Operation::kMax) {
+    return is_row ? ReduceRowsOfHalves<true> : ReduceColumnsOfHalves<true>;
+  }
+  if (operation == Operation::kMin) {
+    return is_row ? ReduceRowsOfHalves<false> : ReduceColumnsOfHalves<false>;
+  }
+  return FirstKernel<H>(operation, to, layout);
 }
 
 template <typename A>

@@ -73,13 +73,22 @@ bool MustRound(Operation operation) {
   }
 }
 
+namespace {
+
+bool IsExtreme(Operation operation) {
+  return operation == Operation::kMax || operation == Operation::kMin ||
+         operation == Operation::kArgMax || operation == Operation::kArgMin;
+}
+
+}  // namespace
+
 Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout,
                   int64_t count) {
   const bool rounds = operation == Operation::kToHalf || operation == Operation::kToBFloat16;
   if (rounds && IsHalf(from)) return nullptr;
-  if (IsHalf(from) && (operation == Operation::kArgMax || operation == Operation::kArgMin)) {
-    return from == ElementType::kHalf ? FirstKernelOfHalves(operation, to, layout)
-                                      : FirstKernelOfBFloat16s(operation, to, layout);
+  if (IsHalf(from) && IsExtreme(operation)) {
+    return from == ElementType::kHalf ? ExtremeKernelOfHalves(operation, to, layout)
+                                      : ExtremeKernelOfBFloat16s(operation, to, layout);
   }
   from = ComputedAs(from);
   to = ComputedAs(to);

@@ -15,9 +15,10 @@ Kernel KernelOfInt32s(Operation operation, ElementType to, int layout, int64_t c
 Kernel KernelOfInt64s(Operation operation, ElementType to, int layout, int64_t count);
 Kernel KernelOfBools(Operation operation, ElementType to, int layout, int64_t count);
 
-// ArgMax and ArgMin of half precision. They begin at the largest finite number of the type.
-Kernel FirstKernelOfHalves(Operation operation, ElementType to, int layout);
-Kernel FirstKernelOfBFloat16s(Operation operation, ElementType to, int layout);
+// Max, Min, ArgMax and ArgMin of half precision. The first two choose among zeros as TensorFlow's
+// kernels; the others begin at the largest finite number of the type.
+Kernel ExtremeKernelOfHalves(Operation operation, ElementType to, int layout);
+Kernel ExtremeKernelOfBFloat16s(Operation operation, ElementType to, int layout);
 
 // The kernels that make floats of halves.
 Kernel WideningKernelOfHalves(int layout, int64_t count);

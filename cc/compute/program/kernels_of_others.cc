@@ -17,12 +17,12 @@ Kernel KernelOfBools(Operation operation, ElementType to, int layout, int64_t co
   TF_TI_RETURN_BEST(KernelOf<uint8_t>(operation, to, layout, count));
 }
 
-Kernel FirstKernelOfHalves(Operation operation, ElementType to, int layout) {
-  TF_TI_RETURN_BEST(FirstKernel<Half>(operation, to, layout));
+Kernel ExtremeKernelOfHalves(Operation operation, ElementType to, int layout) {
+  TF_TI_RETURN_BEST(ExtremeKernelOfHalves<Half>(operation, to, layout));
 }
 
-Kernel FirstKernelOfBFloat16s(Operation operation, ElementType to, int layout) {
-  TF_TI_RETURN_BEST(FirstKernel<BFloat16>(operation, to, layout));
+Kernel ExtremeKernelOfBFloat16s(Operation operation, ElementType to, int layout) {
+  TF_TI_RETURN_BEST(ExtremeKernelOfHalves<BFloat16>(operation, to, layout));
 }
 
 Kernel WideningKernelOfHalves(int layout, int64_t count) {

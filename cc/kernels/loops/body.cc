@@ -8,6 +8,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_set.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/loops/graph_kernels.h"
 #include "cc/kernels/loops/placement.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
@@ -119,6 +120,7 @@ bool IsSynchronousNode(FunctionLibraryRuntime* lib, const Node& node) {
              return IsSynchronousFunction(lib, name, attrs);
            });
   }
+  if (IsCpu(lib) && NeedsReplacement(node)) return true;
   OpKernel* kernel = nullptr;
   tensorflow::Device* device = lib->device();
   if (!tensorflow::CreateOpKernel(tensorflow::DeviceType(device->device_type()), device,
@@ -150,6 +152,54 @@ bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name,
     result = IsSynchronousBody(lib, body);
   });
   return status.ok() && result;
+}
+
+// Operations that are called stateful though another run of them has no effect: they read, or
+// check.
+bool OnlyReads(const std::string& op) {
+  static const auto& ops =
+      *new absl::flat_hash_set<std::string>{"Assert",
+                                            "CheckNumerics",
+                                            "CheckNumericsV2",
+                                            "ReadVariableOp",
+                                            "ResourceGather",
+                                            "ResourceGatherNd",
+                                            "TfTi>ResourceEmbeddingBagOffsets",
+                                            "TfTi>ResourceEmbeddingBagPacked",
+                                            "TfTi>ResourceEmbeddingBags",
+                                            "TfTi>ResourceEmbeddingSegmentsSum",
+                                            "VariableShape"};
+  return ops.contains(op);
+}
+
+// Operations that disturb other iterations or wait for them, though TensorFlow does not call them
+// stateful: they write to their inputs, or run Python, which may run TensorFlow's operations.
+bool Disturbs(const std::string& op) {
+  static const auto& ops = *new absl::flat_hash_set<std::string>{
+      "InplaceAdd", "InplaceSub", "InplaceUpdate", "PyFuncStateless"};
+  return ops.contains(op);
+}
+
+bool IsPureBody(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& body) {
+  const auto is_pure = [lib](const std::string& name, AttrSlice attrs) {
+    bool result = false;
+    const absl::Status status =
+        UseBody(lib, name, attrs,
+                [&](const tensorflow::FunctionBody& called) { result = IsPureBody(lib, called); });
+    return status.ok() && result;
+  };
+  for (const Node* node : body.graph->op_nodes()) {
+    const std::string& op = node->type_string();
+    if (node->IsArg() || node->IsRetval()) continue;
+    if (lib->GetFunctionLibraryDefinition()->Contains(op)) {
+      if (!is_pure(op, node->attrs())) return false;
+    } else if (RunsFunctionsInline(op)) {
+      if (!AllFunctions(*node, is_pure)) return false;
+    } else if ((node->op_def().is_stateful() && !OnlyReads(op)) || Disturbs(op)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool HasKernel(FunctionLibraryRuntime* lib, const Node& node) {
@@ -281,18 +331,19 @@ absl::Status SetMultiDevice(FunctionLibraryRuntime* lib, const Body& body,
 
 absl::Status FindTraits(FunctionLibraryRuntime* lib, const tensorflow::NameAttrList& function,
                         BodyTraits* traits) {
-  return UseBody(lib, function.name(), AttrSlice(&function.attr()),
-                 [&](const tensorflow::FunctionBody& definition) {
-                   traits->multi_device = !FitsDevice(lib, definition);
-                   traits->synchronous =
-                       !traits->multi_device && IsSynchronousBody(lib, definition);
-                   traits->parameter_types = definition.arg_types;
-                   traits->result_types = definition.ret_types;
-                   for (const Node* result : definition.ret_nodes) {
-                     traits->passed_on.push_back(PassedOn(result));
-                     traits->stays_on_host.push_back(StaysOnHost(lib, result));
-                   }
-                 });
+  return UseBody(
+      lib, function.name(), AttrSlice(&function.attr()),
+      [&](const tensorflow::FunctionBody& definition) {
+        traits->multi_device = !FitsDevice(lib, definition);
+        traits->synchronous = !traits->multi_device && IsSynchronousBody(lib, definition);
+        traits->is_pure = traits->synchronous && IsCpu(lib) && IsPureBody(lib, definition);
+        traits->parameter_types = definition.arg_types;
+        traits->result_types = definition.ret_types;
+        for (const Node* result : definition.ret_nodes) {
+          traits->passed_on.push_back(PassedOn(result));
+          traits->stays_on_host.push_back(StaysOnHost(lib, result));
+        }
+      });
 }
 
 absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttrList& function,

@@ -24,6 +24,7 @@ struct BodyTraits {
   // or if a resource lies on another device. TensorFlow then runs parts of the body on others.
   bool multi_device = false;
   bool cross_process = false;  // whether another process has some of the resources
+  bool is_pure = false;        // true if nothing in the body has an effect, or draws random numbers
   tensorflow::DataTypeVector parameter_types;
   tensorflow::DataTypeVector result_types;
   // For each result: the parameter that it is, or -1; true for a variant of the host alone.
@@ -36,6 +37,7 @@ struct Body : BodyTraits {
   bool is_ours;  // the handle is to be released
   // Of its executor, once it has run; null where there are none.
   mutable std::atomic<BodyPrograms*> programs{nullptr};
+  mutable std::atomic<bool> has_flown{false};  // whether its iterations were on their way at once
 };
 
 // A stateful kernel may be shared by subgraphs that have different function libraries, and so

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,50 @@ class BodyPrograms {
   virtual bool FindWhole(const std::vector<char>& stays, WholeBody* whole) = 0;
 };
 
+class BodyFrame;
+
+// What a body consists of: its kernels and programs, in the order in which they run.
+struct BodyUnits {
+  struct Unit {
+    std::vector<int> after;       // the units that it follows
+    std::vector<int> parameters;  // that it reads
+    int64_t time;                 // in nanoseconds
+  };
+  std::vector<Unit> units;
+  std::vector<int> makers;     // for each result the unit that makes it, or -1
+  std::vector<int> passed_on;  // for each result the parameter that it is, or -1
+  bool have_programs = false;
+};
+
+// Iterations of a body that are on their way at once, each in a lane.
+class BodyLanes {
+ public:
+  virtual ~BodyLanes() = default;
+  virtual BodyFrame& frame(int lane) = 0;
+  // Readies a lane for another iteration. Its invariants are there.
+  virtual void Start(int lane) = 0;
+  // A parameter of the lane's frame has been set. Returns false if the units were not made for its
+  // shape.
+  virtual bool Set(int parameter, int lane) = 0;
+  // Runs a unit. `fits` becomes false, and nothing is run, if it was made for other shapes.
+  virtual absl::Status Run(int unit, int lane, bool has_all_threads, bool* fits) = 0;
+};
+
 class BodyRunner {
  public:
   virtual ~BodyRunner() = default;
   // Runs the body again, with the parameters that its frame holds by now.
   virtual absl::Status Run() = 0;
+  // The units for parameters of these shapes, if they have been timed (see BodyFrame::is_timed) and
+  // are not light. Parameters beyond those given may have any shape.
+  virtual std::optional<BodyUnits> FindUnits(const std::vector<tensorflow::TensorShape>& parameters,
+                                             bool* are_light) = 0;
+  // Has the units that were found last stay on one thread from now on.
+  virtual void SetLight() = 0;
+  // Makes lanes for the units that were found last.
+  virtual std::unique_ptr<BodyLanes> MakeLanes(int count) = 0;
+  // To be called once lanes have run iterations: they count as if Run had run them.
+  virtual void KeepUnits() = 0;
 };
 
 // Hands an iteration's parameters to the body and takes its results.
@@ -70,6 +110,10 @@ class BodyFrame : public tensorflow::CallFrameInterface {
   std::vector<tensorflow::Tensor> results;
   // True if programs may run parts of the body.
   bool fuse = true;
+  // True where the first run only makes the runner.
+  bool only_prepares = false;
+  // True where a run keeps how long its units take.
+  bool is_timed = false;
   // Set by the first run, if the executor is kLoopExecutor; later ones need no detour.
   std::unique_ptr<BodyRunner> runner;
   // Set by the first run too; null where programs may not run the body.

@@ -120,10 +120,47 @@ Tensor HistoryTensor(History history) { return VariantTensor(std::move(history))
 
 namespace {
 
+// Elements that are histories of inner loops, or lists, have zeros and sums of their own. (The
+// functions of TensorFlow that find them need a symbol that only its builds for GPUs have.)
+const char* DeviceOf(OpKernelContext* ctx) {
+  return OnGpu(ctx) ? tensorflow::DEVICE_GPU : tensorflow::DEVICE_CPU;
+}
+
+absl::Status ZerosLikeVariants(OpKernelContext* ctx, const Tensor& x, Tensor* y) {
+  *y = HostTensor(tensorflow::DT_VARIANT, x.shape());
+  for (int64_t i = 0; i < x.NumElements(); ++i) {
+    const Variant& value = x.flat<Variant>()(i);
+    const auto* const zeros_like = tensorflow::UnaryVariantOpRegistry::Global()->GetUnaryOpFn(
+        tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP, DeviceOf(ctx), value.TypeId());
+    if (zeros_like == nullptr) return absl::InternalError("no zeros of " + value.TypeName());
+    TF_RETURN_IF_ERROR((*zeros_like)(ctx, value, &y->flat<Variant>()(i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddVariants(OpKernelContext* ctx, const Tensor& x, const Tensor& y, Tensor* sum) {
+  *sum = HostTensor(tensorflow::DT_VARIANT, x.shape());
+  for (int64_t i = 0; i < x.NumElements(); ++i) {
+    const Variant& a = x.flat<Variant>()(i);
+    const Variant& b = y.flat<Variant>()(i);
+    const auto* const add = tensorflow::UnaryVariantOpRegistry::Global()->GetBinaryOpFn(
+        tensorflow::ADD_VARIANT_BINARY_OP, DeviceOf(ctx), a.TypeId());
+    if (add == nullptr || a.TypeId() != b.TypeId()) {
+      return absl::InternalError("no sum of " + a.TypeName() + " and " + b.TypeName());
+    }
+    TF_RETURN_IF_ERROR((*add)(ctx, a, b, &sum->flat<Variant>()(i)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MakeZerosLike(OpKernelContext* ctx, const History& x, History* y) {
   std::vector<Tensor> zeros(x.tensors().size());
   for (size_t i = 0; i < zeros.size(); ++i) {
     const Tensor& like = x.tensors()[i];
+    if (like.dtype() == tensorflow::DT_VARIANT) {
+      TF_RETURN_IF_ERROR(ZerosLikeVariants(ctx, like, &zeros[i]));
+      continue;
+    }
     TF_RETURN_IF_ERROR(Allocate(ctx, like.dtype(), like.shape(), &zeros[i]));
     TF_RETURN_IF_ERROR(FillZeros(ctx, &zeros[i]));
   }
@@ -143,6 +180,10 @@ absl::Status Add(OpKernelContext* ctx, const History& a, const History& b, Histo
     if (x.dtype() != y.dtype() || x.shape() != y.shape()) {
       return InvalidArgument("cannot add elements ", i, " of two sequences: ", TypeAndShape(x),
                              " and ", TypeAndShape(y));
+    }
+    if (x.dtype() == tensorflow::DT_VARIANT) {
+      TF_RETURN_IF_ERROR(AddVariants(ctx, x, y, &sums[i]));
+      continue;
     }
     Tensor sum;
     TF_RETURN_IF_ERROR(Allocate(ctx, SumType(x.dtype()), x.shape(), &sum));

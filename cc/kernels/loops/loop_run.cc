@@ -56,9 +56,9 @@ absl::Status LoopRun::SetOutput(int i, const Tensor& value) {
   return absl::OkStatus();
 }
 
-absl::Status LoopRun::CheckParameter(int i) const {
+absl::Status LoopRun::CheckParameter(int i, const BodyFrame& frame) const {
   const LoopSpec::Input& input = spec_.inputs[i];
-  const Tensor& value = frame_.parameters[i];
+  const Tensor& value = frame.parameters[i];
   if (value.dtype() != body_.parameter_types[i]) {
     return InvalidArgument(input.label, ": the body expects ",
                            tensorflow::DataTypeString(body_.parameter_types[i]), ", got ",
@@ -78,7 +78,7 @@ absl::Status LoopRun::StartInput(int i) {
   switch (input.mode) {
     case InputMode::kValue:
       frame_.parameters[i] = tensor;
-      return CheckParameter(i);
+      return CheckParameter(i, frame_);
     case InputMode::kHistory: {
       TF_RETURN_IF_ERROR(GetHistory(tensor, input.label, &state.history));
       return count_.Merge(input.CountParts(state.history->size()), input.label);
@@ -181,11 +181,11 @@ absl::Status LoopRun::StartOutput(int i) {
   return absl::OkStatus();
 }
 
-absl::Status LoopRun::EnterElement(int i) {
+absl::Status LoopRun::EnterElement(int i, int64_t t, BodyFrame* frame) {
   const LoopSpec::Input& input = spec_.inputs[i];
   InputState& state = inputs_[i];
-  const int64_t k = Index();
-  Tensor* parameter = &frame_.parameters[i];
+  const int64_t k = IndexOf(t);
+  Tensor* parameter = &frame->parameters[i];
   if (input.mode == InputMode::kHistory) {
     const int64_t part = input.range.part_size;
     if (part > 0) {
@@ -196,7 +196,7 @@ absl::Status LoopRun::EnterElement(int i) {
     } else {
       *parameter = state.history->TensorAt(k);
     }
-    return CheckParameter(i);
+    return CheckParameter(i, *frame);
   }
   if (k >= state.pieces.count) {
     return InvalidArgument(
@@ -207,28 +207,33 @@ absl::Status LoopRun::EnterElement(int i) {
   TF_RETURN_IF_ERROR(
       state.reader.Read(ctx_, state.pieces.Begin(k), state.pieces.Size(k), parameter));
   // All whole pieces have one shape.
-  if (iteration_ == 0 || input.mode == InputMode::kSegment) return CheckParameter(i);
+  if (t == 0 || input.mode == InputMode::kSegment) return CheckParameter(i, *frame);
   return absl::OkStatus();
 }
 
-absl::Status LoopRun::EnterCondition() {
+absl::Status LoopRun::EnterCondition(int64_t t, BodyFrame* frame) {
   for (size_t c = 0; c < spec_.condition_inputs.size(); ++c) {
     const int i = spec_.condition_inputs[c];
     if (spec_.inputs[i].mode != InputMode::kValue && !inputs_[i].entered) {
-      TF_RETURN_IF_ERROR(EnterElement(i));
+      TF_RETURN_IF_ERROR(EnterElement(i, t, frame));
       inputs_[i].entered = true;
     }
-    condition_frame_.parameters[c] = frame_.parameters[i];
+    condition_frame_.parameters[c] = frame->parameters[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoopRun::EnterElements(int64_t t, BodyFrame* frame) {
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    if (spec_.inputs[i].mode == InputMode::kValue) continue;
+    if (!std::exchange(inputs_[i].entered, false)) TF_RETURN_IF_ERROR(EnterElement(i, t, frame));
   }
   return absl::OkStatus();
 }
 
 absl::Status LoopRun::Enter() {
-  if (in_condition_) return EnterCondition();
-  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
-    if (spec_.inputs[i].mode == InputMode::kValue) continue;
-    if (!std::exchange(inputs_[i].entered, false)) TF_RETURN_IF_ERROR(EnterElement(i));
-  }
+  if (in_condition_) return EnterCondition(iteration_, &frame_);
+  TF_RETURN_IF_ERROR(EnterElements(iteration_, &frame_));
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const int parameter = spec_.outputs[i].parameter;
     if (parameter >= 0) TF_RETURN_IF_ERROR(Record(i, frame_.parameters[parameter]));
@@ -236,7 +241,7 @@ absl::Status LoopRun::Enter() {
   return absl::OkStatus();
 }
 
-absl::Status LoopRun::LeaveCondition() {
+absl::Status LoopRun::LeaveCondition(BodyFrame* frame, bool* goes_on) {
   // A parameter to which others refer could not be overwritten by the body.
   for (Tensor& parameter : condition_frame_.parameters) parameter = Tensor();
   const Tensor& value = condition_frame_.results[0];
@@ -244,15 +249,12 @@ absl::Status LoopRun::LeaveCondition() {
     return InvalidArgument(spec_.limit_label, ": the condition must be a scalar, got shape ",
                            value.shape().DebugString());
   }
-  bool goes_on;
-  TF_RETURN_IF_ERROR(ReadBool(ctx_, value, &goes_on));
-  done_ = !goes_on;
+  TF_RETURN_IF_ERROR(ReadBool(ctx_, value, goes_on));
   const size_t first = spec_.inputs.size();
-  for (size_t p = first; p < frame_.parameters.size(); ++p) {
-    frame_.parameters[p] = std::move(condition_frame_.results[p - first + 1]);
-    frame_.consumable[p] = true;
+  for (size_t p = first; p < frame->parameters.size(); ++p) {
+    frame->parameters[p] = std::move(condition_frame_.results[p - first + 1]);
+    frame->consumable[p] = true;
   }
-  in_condition_ = false;
   return absl::OkStatus();
 }
 
@@ -264,7 +266,14 @@ absl::Status LoopRun::RunFunction(const tensorflow::FunctionLibraryRuntime::Opti
   return status;
 }
 
-absl::Status LoopRun::Leave() { return in_condition_ ? LeaveCondition() : LeaveBody(); }
+absl::Status LoopRun::Leave() {
+  if (!in_condition_) return LeaveBody();
+  bool goes_on;
+  TF_RETURN_IF_ERROR(LeaveCondition(&frame_, &goes_on));
+  done_ = !goes_on;
+  in_condition_ = false;
+  return absl::OkStatus();
+}
 
 absl::Status LoopRun::Record(int i, const Tensor& value) {
   OutputState& state = outputs_[i];
@@ -410,11 +419,11 @@ absl::Status LoopRun::AddSum(int i, const Tensor& value) {
   return AddToSum(ctx_, value, &state.tensor);
 }
 
-absl::Status LoopRun::LeaveBody() {
+absl::Status LoopRun::PlaceResults(const BodyFrame& frame) {
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
     if (output.result < 0 || !outputs_[i].required) continue;
-    Tensor& value = frame_.results[output.result];
+    const Tensor& value = frame.results[output.result];
     switch (output.mode) {
       case OutputMode::kLast:
         if (IsLast()) outputs_[i].tensor = value;
@@ -429,6 +438,11 @@ absl::Status LoopRun::LeaveBody() {
         TF_RETURN_IF_ERROR(Place(i, value));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status LoopRun::LeaveBody() {
+  TF_RETURN_IF_ERROR(PlaceResults(frame_));
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     Tensor& result = frame_.results[edge.from];
     Tensor& parameter = frame_.parameters[edge.to];
@@ -438,7 +452,7 @@ absl::Status LoopRun::LeaveBody() {
       parameter = result;
     }
     frame_.consumable[edge.to] = true;
-    TF_RETURN_IF_ERROR(CheckParameter(edge.to));
+    TF_RETURN_IF_ERROR(CheckParameter(edge.to, frame_));
   }
   // A result that is not passed on is freed now, not when the next iteration overwrites it.
   for (Tensor& result : frame_.results) result = Tensor();
@@ -446,6 +460,7 @@ absl::Status LoopRun::LeaveBody() {
     frame_.parameters[p] = Tensor();
   }
   ++iteration_;
+  ++num_stepped_;
   done_ = iteration_ == count();
   in_condition_ = spec_.has_condition;
   return absl::OkStatus();
@@ -823,6 +838,18 @@ absl::Status LoopRun::FinishEmpty(int i) {
   return SetOutput(i, empty);
 }
 
+// Replaces histories by their elements.
+absl::Status LoopRun::Flatten(const std::string& label, std::vector<Tensor>* tensors) {
+  std::vector<Tensor> elements;
+  for (const Tensor& tensor : *tensors) {
+    const History* history;
+    TF_RETURN_IF_ERROR(GetHistory(tensor, label, &history));
+    elements.insert(elements.end(), history->tensors().begin(), history->tensors().end());
+  }
+  *tensors = std::move(elements);
+  return absl::OkStatus();
+}
+
 absl::Status LoopRun::Finish() {
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
@@ -833,6 +860,11 @@ absl::Status LoopRun::Finish() {
     } else if (iteration_ == 0) {
       TF_RETURN_IF_ERROR(FinishEmpty(i));
     } else if (output.mode == OutputMode::kHistory) {
+      if (output.part_size > 0) {
+        if (state.block.end() > 0)
+          return InvalidArgument(output.label, ": its parts are no histories");
+        TF_RETURN_IF_ERROR(Flatten(output.label, &state.pieces));
+      }
       History history(std::move(state.pieces), std::move(state.block));
       TF_RETURN_IF_ERROR(SetOutput(i, HistoryTensor(std::move(history))));
     } else if (!state.pieces.empty()) {

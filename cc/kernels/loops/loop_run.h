@@ -2,9 +2,11 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_LOOP_RUN_H_
 #define TF_TI_CC_KERNELS_LOOPS_LOOP_RUN_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "cc/compute/loops/flight.h"
 #include "cc/compute/loops/pieces.h"
 #include "cc/kernels/loops/body.h"
 #include "cc/kernels/loops/executor.h"
@@ -36,6 +38,11 @@ class LoopRun {
   absl::Status Leave();
   // Before an iteration. Runs those that can do without Enter and Leave, all of them perhaps.
   absl::Status SkipAhead();
+  // Before an iteration. Runs those that are left, or some of them, with several on their way at
+  // once, where other threads are worth that. `schedule` has one of them call a function.
+  absl::Status FlyAhead(const tensorflow::FunctionLibraryRuntime::Options& options,
+                        const std::function<void(std::function<void()>)>& schedule);
+  static absl::Status Flatten(const std::string& label, std::vector<tensorflow::Tensor>* tensors);
   absl::Status Finish();
 
   const Body& function() const { return in_condition_ ? *condition_ : body_; }
@@ -46,6 +53,8 @@ class LoopRun {
   absl::Status AtIteration(absl::Status status) const;
 
  private:
+  class InFlight;
+
   struct InputState {
     PieceReader reader;
     Pieces pieces;
@@ -71,11 +80,14 @@ class LoopRun {
   absl::Status SetOutput(int i, const tensorflow::Tensor& value);
   absl::Status StartInput(int i);
   absl::Status StartOutput(int i);
-  absl::Status CheckParameter(int i) const;
-  absl::Status EnterElement(int i);
-  absl::Status EnterCondition();
-  absl::Status LeaveCondition();
+  absl::Status CheckParameter(int i, const BodyFrame& frame) const;
+  // Of iteration `t`, into a frame of it.
+  absl::Status EnterElement(int i, int64_t t, BodyFrame* frame);
+  absl::Status EnterElements(int64_t t, BodyFrame* frame);
+  absl::Status EnterCondition(int64_t t, BodyFrame* frame);
+  absl::Status LeaveCondition(BodyFrame* frame, bool* goes_on);
   absl::Status LeaveBody();
+  absl::Status PlaceResults(const BodyFrame& frame);
   absl::Status Record(int i, const tensorflow::Tensor& value);
   absl::Status Place(int i, const tensorflow::Tensor& value);
   absl::Status AllocateOutput(int i, int64_t capacity, tensorflow::Tensor* tensor) const;
@@ -94,12 +106,20 @@ class LoopRun {
   bool BindInput(int i, const tensorflow::TensorShape& shape, NativeLoop* loop) const;
   bool BindOutput(int i, const Region::Array& value, NativeLoop* loop);
   absl::Status RunNative(WholeBody* body, WholeBody* condition);
+  bool MayFly() const;
+  absl::Status Prepare(const tensorflow::FunctionLibraryRuntime::Options& options,
+                       const Body& function, BodyFrame* frame);
+  std::vector<tensorflow::TensorShape> NextShapes() const;
+  FlightPlan PlanOf(const BodyUnits& units) const;
+  absl::Status Fly(const FlightPlan& plan, bool have_programs, int num_lanes,
+                   const std::function<void(std::function<void()>)>& schedule);
   absl::Status FinishSkip(const WholeBody& body, int64_t begin, const NativeLoop& loop);
   absl::Status InferPiece(const LoopSpec::Output& output,
                           tensorflow::PartialTensorShape* piece) const;
 
   // The position of the iteration among the pieces.
-  int64_t Index() const { return spec_.reverse ? count() - 1 - iteration_ : iteration_; }
+  int64_t Index() const { return IndexOf(iteration_); }
+  int64_t IndexOf(int64_t t) const { return spec_.reverse ? count() - 1 - t : t; }
   // What the condition gives may be a state too.
   bool IsState(int parameter) const {
     return parameter >= static_cast<int>(spec_.inputs.size()) || spec_.inputs[parameter].back_edge;
@@ -123,6 +143,8 @@ class LoopRun {
   int num_skips_ = 0;  // that have been tried
   bool has_skipped_ = false;
   bool is_stopped_ = false;  // the last of them ended before it had to
+  int num_stepped_ = 0;      // iterations, one after the other
+  bool has_flown_ = false;   // or will not
 };
 
 }  // namespace tf_ti

@@ -4,8 +4,10 @@
 #include <set>
 #include <unordered_map>
 
+#include "cc/kernels/loops/graph_kernels.h"
 #include "cc/kernels/loops/packed_product.h"
 #include "cc/status.h"
+#include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tsl/profiler/lib/traceme.h"
 
@@ -29,6 +31,9 @@ class ScheduleBuilder {
       : params_(params), schedule_(schedule) {}
 
   absl::Status Build(const tensorflow::Graph& graph, std::vector<OpKernel*>* kernels) {
+    if (params_.device->device_type() == tensorflow::DEVICE_CPU) {
+      TF_RETURN_IF_ERROR(FindReplacements(graph, &replacements_));
+    }
     std::vector<Node*> order;
     tensorflow::GetReversePostOrder(graph, &order, tensorflow::NodeComparatorName());
     std::vector<const Node*> results;
@@ -89,8 +94,12 @@ class ScheduleBuilder {
   }
 
   absl::Status AddKernel(const Node& node, std::vector<OpKernel*>* kernels) {
+    auto replacement = replacements_.find(node.name());
+    const bool is_only_kernel = replacement != replacements_.end() && NeedsReplacement(node);
     OpKernel* kernel;
-    TF_RETURN_IF_ERROR(params_.create_kernel(node.properties(), &kernel));
+    TF_RETURN_IF_ERROR(
+        params_.create_kernel(is_only_kernel ? replacement->second : node.properties(), &kernel));
+    if (is_only_kernel) replacement = replacements_.end();
     kernels->push_back(kernel);
     if (node.num_outputs() == 1 && kernel->const_tensor() != nullptr) {
       sources_[node.id()] = {{Source::kConstant, static_cast<int>(schedule_->constants.size())}};
@@ -100,6 +109,10 @@ class ScheduleBuilder {
     }
     Step step;
     step.kernel = kernel;
+    if (replacement != replacements_.end()) {
+      TF_RETURN_IF_ERROR(params_.create_kernel(replacement->second, &step.kernel_of_large));
+      kernels->push_back(step.kernel_of_large);
+    }
     step.trace_level = tsl::profiler::GetTFTraceMeLevel(
         /*is_expensive=*/kernel->AsAsync() == nullptr && kernel->IsExpensive());
     bool transposed;
@@ -107,7 +120,7 @@ class ScheduleBuilder {
       step.summed_dimension = transposed ? 0 : 1;
     }
     step.num_inputs = node.num_inputs();
-    step.num_outputs = node.num_outputs();
+    step.num_outputs = kernel->num_outputs();
     step.first_input = schedule_->inputs.size();
     step.first_value = schedule_->values.size();
     std::vector<const tensorflow::Edge*> edges;
@@ -162,6 +175,7 @@ class ScheduleBuilder {
 
   const LocalExecutorParams& params_;
   Schedule* const schedule_;
+  NodeReplacements replacements_;
   std::unordered_map<int, std::vector<Source>> sources_;  // of a node's outputs, by node id
   std::unordered_map<int, std::set<int>> done_by_;  // the last steps that end a node, by its id
 };

@@ -35,12 +35,27 @@ absl::Status CheckCancelled(OpKernelContext* ctx) {
   return absl::OkStatus();
 }
 
+using Runner = std::function<void(std::function<void()>)>;
+
+// Runs what it is given on the calling thread, and knows a thread pool for what need not be waited
+// for.
+struct InlineRunner {
+  const Runner* pool;
+  void operator()(const std::function<void()>& closure) const { closure(); }
+};
+
+// The thread pool of a kernel's step, whatever loops are around the kernel.
+const Runner* PoolOf(OpKernelContext* ctx) {
+  const auto* const inline_runner = ctx->runner()->target<InlineRunner>();
+  return inline_runner == nullptr ? ctx->runner() : inline_runner->pool;
+}
+
 absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body* condition,
                               OpKernelContext* ctx) {
   // Nested functions run on this thread too. If they were handed to a thread pool whose threads all
   // run loops, no thread would be left to finish them.
-  static auto& run_inline = *new std::function<void(std::function<void()>)>(
-      [](std::function<void()> closure) { closure(); });
+  const Runner* const pool = PoolOf(ctx);
+  Runner run_inline = InlineRunner{pool};
   FunctionLibraryRuntime::Options options = RunOptions(ctx);
   options.runner = &run_inline;
   options.run_all_kernels_inline = true;
@@ -53,6 +68,7 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body
   }
   while (true) {
     TF_RETURN_IF_ERROR(run.SkipAhead());
+    TF_RETURN_IF_ERROR(run.FlyAhead(options, *pool));
     if (run.done()) break;
     TF_RETURN_IF_ERROR(CheckCancelled(ctx));
     const TraceMe trace([&] { return run.TraceName(); }, tsl::profiler::kInfo);

@@ -60,6 +60,7 @@ absl::Status LoopSpec::Init(const Attributes& attributes) {
   TF_RETURN_IF_ERROR(attributes.Get("limit_label", &limit_label));
   TF_RETURN_IF_ERROR(attributes.Get("reverse", &reverse));
   TF_RETURN_IF_ERROR(attributes.Get("fuse", &fuse));
+  TF_RETURN_IF_ERROR(attributes.Get("parallel_iterations", &parallel_iterations));
   TF_RETURN_IF_ERROR(attributes.Get("result_shapes", &result_shapes));
 
   {

@@ -72,7 +72,8 @@ struct LoopSpec {
   bool has_num_iterations;
   std::string limit_label;
   bool reverse;
-  bool fuse;  // programs may run parts of the functions
+  bool fuse;                    // programs may run parts of the functions
+  int64_t parallel_iterations;  // the most that are on their way at once; 0 for any number
 
   absl::Status Init(const Attributes& attributes);
 

@@ -311,13 +311,17 @@ void WhileBuilder::Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, S
       return;
     }
     case OutputMode::kHistory: {
+      if (out.capacity == 0) return;
+      if (output.part_size > 0) {
+        const XlaOp at = xla::Mul(piece, Int(builder, out.extent));
+        op = UpdateStackRange(op, UniformStack(value, output.label), at);
+        return;
+      }
       XlaOp condition;
       if (output.stride > 1) {
         condition = xla::Eq(xla::Rem(piece, Int(builder, output.stride)), Int(builder, 0));
       }
-      if (out.capacity > 0) {
-        op = UpdateStack(op, value, Position(builder, *state, i, piece), condition);
-      }
+      op = UpdateStack(op, value, Position(builder, *state, i, piece), condition);
       return;
     }
     default: {
@@ -491,8 +495,13 @@ absl::Status WhileBuilder::FinishOutput(int i, State* state) {
     case OutputMode::kHistory: {
       HistoryParts parts;
       parts.stack = value;
-      if (plan_.is_dynamic() && out.is_recorded) parts.count = state->index;
-      if (last_values_[i].valid() && (count_.exact - 1) % output.stride == 0) {
+      if (plan_.is_dynamic() && out.is_recorded) {
+        parts.count = xla::Mul(state->index, Int(builder_, out.extent));
+      }
+      const bool has_last = out.is_recorded && last_values_[i].valid();
+      if (has_last && output.part_size > 0) {
+        parts.stack = JoinStacks(value, UniformStack(last_values_[i], output.label));
+      } else if (has_last && (count_.exact - 1) % output.stride == 0) {
         TF_ASSIGN_OR_RETURN(const Shape last, builder_->GetShape(last_values_[i]));
         if (ShapeUtil::Compatible(last, out.value)) {
           parts.stack = AppendToStack(value, last_values_[i]);

@@ -123,6 +123,18 @@ XlaOp UpdateStack(XlaOp stack, XlaOp value, XlaOp at, XlaOp condition) {
   });
 }
 
+XlaOp UpdateStackRange(XlaOp stack, XlaOp values, XlaOp at) {
+  return MapArrays({stack, values}, [&](std::vector<XlaOp> arrays) {
+    return xla::DynamicUpdateSlice(arrays[0], arrays[1], Starts(arrays[0], at));
+  });
+}
+
+XlaOp JoinStacks(XlaOp stack, XlaOp values) {
+  return MapArrays({stack, values}, [](std::vector<XlaOp> arrays) {
+    return Concatenate({arrays[0], arrays[1]}, 0);
+  });
+}
+
 XlaOp AppendToStack(XlaOp stack, XlaOp value) {
   return MapArrays({stack, value}, [](std::vector<XlaOp> arrays) {
     return Concatenate({arrays[0], AddFirst(arrays[1])}, 0);
@@ -199,6 +211,20 @@ XlaOp HistoryParts::Join(XlaBuilder* builder) const {
   }
   arrays.push_back(count.valid() ? count : xla::ConstantR0<int32_t>(builder, size));
   return xla::Tuple(builder, arrays);
+}
+
+XlaOp UniformStack(XlaOp history, const std::string& label) {
+  HistoryParts parts;
+  absl::Status status = parts.Init(history, label);
+  if (status.ok() && (parts.count.valid() || parts.last.valid())) {
+    status = Unimplemented(label, ": XLA must know the numbers of its parts' values");
+  }
+  return status.ok() ? parts.stack : history.builder()->ReportError(status);
+}
+
+absl::StatusOr<Shape> UniformStackShape(const Shape& history, const std::string& label) {
+  XlaBuilder builder("tf_ti_shape");
+  return builder.GetShape(UniformStack(xla::Parameter(&builder, 0, history, "history"), label));
 }
 
 }  // namespace tf_ti

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape.h"
 
@@ -35,8 +36,11 @@ xla::XlaOp StackRange(xla::XlaOp stack, xla::XlaOp begin, int64_t size);
 xla::XlaOp StackElement(xla::XlaOp stack, xla::XlaOp at);
 // The stack with the value at `at` replaced where `condition` holds; a null one always does.
 xla::XlaOp UpdateStack(xla::XlaOp stack, xla::XlaOp value, xla::XlaOp at, xla::XlaOp condition);
-// The stack with one value more at its end.
+// The stack with the values from `at` on replaced by those of another.
+xla::XlaOp UpdateStackRange(xla::XlaOp stack, xla::XlaOp values, xla::XlaOp at);
+// The stack with one value more, or with all values of another one, at its end.
 xla::XlaOp AppendToStack(xla::XlaOp stack, xla::XlaOp value);
+xla::XlaOp JoinStacks(xla::XlaOp stack, xla::XlaOp values);
 // The extent of a shape's stack.
 int64_t StackSize(const xla::Shape& stack);
 // The shape of a stack's values.
@@ -51,6 +55,10 @@ struct HistoryParts {
   absl::Status Init(xla::XlaOp history, const std::string& label);
   xla::XlaOp Join(xla::XlaBuilder* builder) const;
 };
+
+// The stack of a uniform history, and its shape; an error for another history.
+xla::XlaOp UniformStack(xla::XlaOp history, const std::string& label);
+absl::StatusOr<xla::Shape> UniformStackShape(const xla::Shape& history, const std::string& label);
 
 }  // namespace tf_ti
 

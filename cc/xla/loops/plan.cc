@@ -340,9 +340,24 @@ absl::Status LoopPlan::StartOutput(int i) {
   const bool is_bounded = count_.bound < kNoBound;
   const int64_t most = is_dynamic() ? count_.bound : full_;
   if (output.mode == OutputMode::kHistory) {
-    state.is_recorded =
-        is_bounded && state.value.is_static() && !(is_dynamic() && output.stride > 1);
+    if (is_dynamic() && output.stride > 1) {
+      return Unimplemented(
+          output.label,
+          " is recorded in each iteration of checkpoint_every alone: to compute the "
+          "others again, XLA must know the number of iterations; ",
+          spec_.has_condition
+              ? "trace the loop, with its condition, inside of the function that is "
+                "compiled, or leave checkpoint_every out"
+              : "it must be a constant");
+    }
+    state.is_recorded = is_bounded && state.value.is_static();
     state.capacity = (most + output.stride - 1) / output.stride;
+    if (output.part_size > 0) {
+      TF_ASSIGN_OR_RETURN(const Shape stack, UniformStackShape(state.value, output.label));
+      state.value = ElementShape(stack);
+      state.extent = StackSize(stack);
+      state.capacity *= state.extent;
+    }
     if (IsTooLarge(state.value, state.capacity)) state.is_recorded = false;
     return absl::OkStatus();
   }

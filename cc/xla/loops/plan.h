@@ -40,10 +40,10 @@ class LoopPlan {
   };
   struct Output {
     bool is_made = true;
-    xla::Shape value;  // of the body's result, or of the parameter
+    xla::Shape value;  // of the body's result, of the parameter, or of a part's values
     int64_t axis = 0;
     bool is_stacked = false;
-    int64_t extent = 1;  // of a piece
+    int64_t extent = 1;  // of a piece, or of a part of a history
     int64_t length = -1;
     int64_t capacity = 0;  // of the buffer, in pieces
     bool is_recorded = true;

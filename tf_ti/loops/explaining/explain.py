@@ -64,6 +64,7 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
 
         - `name` and `place`: the loop, and the user's line;
         - `runs_as`: one sequence of cells, one program, programs and kernels, kernels;
+        - `counted`: the counter that a condition compared with a bound, where it did no more;
         - `moved`: the operations that left it, and where they run;
         - `no_sequence`, `one_by_one`, `staying`: why it is no recurrent sequence, why operations
           are kernels of TensorFlow, and why some that need no state stay in the loop. Each has its

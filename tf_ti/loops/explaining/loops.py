@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops.explaining import memory as _memory
-from tf_ti.loops.passes import programs as _programs
+from tf_ti.loops.explaining import at_once as _at_once, memory as _memory
+from tf_ti.loops.passes import Outcome, programs as _programs
 from tf_ti.loops.passes.step import Account, Mention, Note, Unknown
 from tf_ti.loops.spec import OPS
 from tf_ti.loops.traced import TracedLoop
@@ -17,6 +17,7 @@ from tf_ti.loops.tracing import graphs as _graphs
 PLACES = ("once", "before", "sequence", "programs", "kernels", "after")
 _WHILES = ("While", "StatelessWhile")
 _GRADIENT = "the gradient of "
+_NO_LOOP = "no loop: every operation runs for all iterations at once"
 _SAVED = "unknown: saved"
 _MOST_LISTED = 6
 
@@ -27,7 +28,8 @@ class Moved:
 
     Attributes:
         operation: the operation.
-        place: "once, before it", or "before it, for all iterations", or "after it, ...".
+        place: "once, before it", or "before it, for all iterations", or "after it, ..."; for reads
+            and writes of elements at a counter "as slices" and "as stacks".
     """
 
     operation: Mention
@@ -62,11 +64,13 @@ class LoopExplanation:
         name: its name, with the scopes around it.
         place: the user's line, as "model.py, line 12"; "" if unknown.
         runs_as: what runs it: "one sequence of LSTM cells", "one program of 12 operations", ...
+        counted: the counter that tells the number of iterations in place of a condition, or "".
         moved: the operations that left it, each a `Moved`.
         no_sequence: the `Reason` why it is no recurrent sequence; None if it is one, or if that
             is no question.
         staying: the `Reason`s why operations that need no state stay in the loop.
         one_by_one: the `Reason`s why operations are kernels of TensorFlow.
+        at_once: what may be at work at once, each a line of text.
         recorded: the memory that its gradient takes: a `Recorded`; None if that is none.
         inner: the loops inside of it.
         operations: the numbers of operations by place.
@@ -75,10 +79,12 @@ class LoopExplanation:
     name: str
     place: str
     runs_as: str
+    counted: str = ""
     moved: tuple[Moved, ...] = ()
     no_sequence: Reason | None = None
     staying: tuple[Reason, ...] = ()
     one_by_one: tuple[Reason, ...] = ()
+    at_once: tuple[str, ...] = ()
     recorded: _memory.Recorded | None = None
     inner: tuple["LoopExplanation", ...] = ()
     operations: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -104,6 +110,15 @@ OTHERS: dict[str, Callable[[tf.Operation], tuple[str, _memory.Recorded | None]]]
 def find(graph: tf.Graph) -> list[LoopExplanation]:
     """The loops of a graph, and of the functions that it calls."""
     return list(_find(graph, set()))
+
+
+def runs_as(outcome: Outcome) -> str:
+    """What a loop runs as, in short; `find` tells more, of its operation."""
+    notes = outcome.notes
+    sequence = next((n for n in notes if n.name == "recognition" and n.is_done), None)
+    if sequence is not None:
+        return sequence.text.removeprefix("runs as ")
+    return _NO_LOOP if outcome.is_gone else _engine(notes, is_fused=True)
 
 
 def _find(graph: tf.Graph, seen: set[str]) -> Iterator[LoopExplanation]:
@@ -146,21 +161,25 @@ def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExpl
     else:
         unknown = None
     notes = account.notes
-    by_kernels = [note for note in notes if note.name == "programs" and not note.is_done]
-    in_programs = next((n.count for n in notes if n.name == "programs" and n.is_done), 0)
+    devices = {_tf.device_of_resource(t) for t in op.inputs if t.dtype == tf.resource} - {""}
+    if len(devices) > 1:  # where the kernel has no programs
+        text = f"on {', '.join(sorted(devices))}, where its variables are"
+        notes = (*(n for n in notes if n.name != "programs"), Note("programs", text, False))
+    by_kernels, in_programs = _by_kernels(notes), _in_programs(notes)
     in_kernels = sum(bool(note.operations) for note in by_kernels)
-    elsewhere = next((note for note in by_kernels if not note.operations), None)
     inner = [each for graph in loop.graphs for each in _find(graph, seen)]
     return LoopExplanation(
         account.name,
         account.place,
-        _engine(loop, in_programs, in_kernels, elsewhere),
+        _engine(notes, loop.spec.fuse),
+        _counted(notes),
         _moved(notes),
         unknown or _refusal(notes, "recognition"),
         tuple(
             Reason.of(n) for n in notes if n.name == "fission" and not n.is_done and n.operations
         ),
         tuple(Reason.of(note) for note in by_kernels if note.operations),
+        () if len(devices) > 1 else tuple(_at_once.lines(loop)),
         _memory.recorded(loop),
         tuple(inner),
         _count(notes, {"programs": in_programs, "kernels": in_kernels}),
@@ -177,12 +196,23 @@ def _notes_of_programs(loop: TracedLoop) -> tuple[Note, ...]:
     return () if step is None else step.notes
 
 
-def _engine(loop: TracedLoop, in_programs: int, in_kernels: int, elsewhere: Note | None) -> str:
+def _by_kernels(notes: Sequence[Note]) -> list[Note]:
+    return [note for note in notes if note.name == "programs" and not note.is_done]
+
+
+def _in_programs(notes: Sequence[Note]) -> int:
+    return next((n.count for n in notes if n.name == "programs" and n.is_done), 0)
+
+
+def _engine(notes: Sequence[Note], is_fused: bool) -> str:
+    by_kernels, in_programs = _by_kernels(notes), _in_programs(notes)
+    in_kernels = sum(bool(note.operations) for note in by_kernels)
+    elsewhere = next((note for note in by_kernels if not note.operations), None)
     if elsewhere is not None and elsewhere.text == _programs.BY_XLA:
         return "XLA's code"
     if elsewhere is not None:
         return f"TensorFlow's kernels, one by one: {elsewhere.text}"
-    if not loop.spec.fuse:
+    if not is_fused:
         return "TensorFlow's kernels, one by one: fuse=False"
     if not in_kernels:
         return f"one program of {_many(in_programs)}" if in_programs else "moves of values alone"
@@ -199,6 +229,10 @@ def _moved(notes: Sequence[Note]) -> tuple[Moved, ...]:
     return tuple(
         Moved(each, note.place) for note in notes for each in note.operations if note.place
     )
+
+
+def _counted(notes: Sequence[Note]) -> str:
+    return next((note.text for note in notes if note.name == "counted"), "")
 
 
 def _refusal(notes: Sequence[Note], name: str) -> Reason | None:
@@ -224,6 +258,7 @@ def _other(op: tf.Operation, account: Account | None) -> LoopExplanation:
         account.name,
         account.place,
         runs_as,
+        _counted(account.notes),
         _moved(account.notes),
         recorded=recorded,
         operations=operations,
@@ -232,9 +267,9 @@ def _other(op: tf.Operation, account: Account | None) -> LoopExplanation:
 
 def _vanished(account: Account) -> LoopExplanation:
     notes = account.notes
-    runs_as = "no loop: every operation runs for all iterations at once"
+    moved, operations = _moved(notes), _count(notes, {})
     return LoopExplanation(
-        account.name, account.place, runs_as, _moved(notes), operations=_count(notes, {})
+        account.name, account.place, _NO_LOOP, _counted(notes), moved, operations=operations
     )
 
 
@@ -261,6 +296,8 @@ def _while(op: tf.Operation, seen: set[str]) -> LoopExplanation:
 def _lines(loop: LoopExplanation) -> Iterator[str]:
     yield loop.title
     yield f"  runs as {loop.runs_as}"
+    if loop.counted:
+        yield f"  {loop.counted}"
     places: dict[str, list[str]] = {}
     for moved in loop.moved:
         places.setdefault(moved.place, []).append(str(moved.operation))
@@ -269,6 +306,7 @@ def _lines(loop: LoopExplanation) -> Iterator[str]:
     if loop.no_sequence is not None:
         yield from _reason_lines("no recurrent sequence", [loop.no_sequence])
     yield from _reason_lines("one by one", loop.one_by_one)
+    yield from (f"  {line}" for line in loop.at_once)
     yield from _reason_lines("in the loop", loop.staying)
     if loop.recorded is not None:
         yield f"  its gradient records {loop.recorded}"

@@ -8,8 +8,11 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.loops import slices as _slices
+from tf_ti.loops.derivatives import written as _written
 from tf_ti.loops.passes.analysis import without_identity
+from tf_ti.loops.spec import OPS
 from tf_ti.loops.traced import TracedLoop
+from tf_ti.loops.tracing import heavy as _heavy
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _HISTORY = "the history of "
@@ -21,6 +24,7 @@ _BY_ELEMENTS = {
     "TensorListGetItem",
     "TensorListLength",
     "TensorListSetItem",
+    *OPS,
 }
 
 
@@ -87,12 +91,15 @@ class Recorded:
 
     Attributes:
         states: the size of the states of one iteration.
+        heavy: the size of the results of an iteration's heavy operations. With checkpoints they
+            are computed again.
         others: the size of what else each iteration records: random numbers, say.
         iterations: their number; None if it is not known.
         checkpoint_every: the states are those of each such iteration.
     """
 
     states: Size
+    heavy: Size
     others: Size
     iterations: int | None
     checkpoint_every: int = 1
@@ -104,25 +111,28 @@ class Recorded:
 
     @property
     def best_checkpoint_every(self) -> int | None:
-        """The `checkpoint_every` that takes the least memory; None of unknown iterations."""
+        """The `checkpoint_every` that takes least memory; None if the iterations are unknown."""
         return None if self.iterations is None else max(1, round(math.sqrt(self.iterations)))
 
-    def with_checkpoints(self, every: int) -> Size:
-        """What `checkpoint_every` would take."""
+    def with_checkpoints(self, every: int | str) -> Size:
+        """The size with `checkpoint_every`: a number, or a name if the iterations are unknown."""
         count = self.iterations
+        factor: int | str
         if every == 1:
             factor = "iterations" if count is None else count
-        elif count is None:
+        elif count is None or isinstance(every, str):
             factor = f"(iterations / {every} + {every})"
         else:
             factor = math.ceil(count / every) + min(every, count)
-        others = self.others.times("iterations" if count is None else count)
-        return Size.total([self.states.times(factor), others])
+        everywhere: int | str = "iterations" if count is None else count
+        parts = [self.states.times(factor), self.others.times(everywhere)]
+        if every == 1:
+            parts.append(self.heavy.times(everywhere))
+        return Size.total(parts)
 
     def __str__(self) -> str:
         if self.iterations is None and self.checkpoint_every == 1:
-            saved = self.states.times("(iterations / k + k)")
-            cure = f"; checkpoint_every=k: {Size.total([saved, self.others.times('iterations')])}"
+            cure = f"; checkpoint_every=k: {self.with_checkpoints('k')}"
         else:
             every, cure = self.best_checkpoint_every, ""
             if every is not None and self.checkpoint_every == 1 and every > 2:
@@ -137,8 +147,11 @@ def recorded(loop: TracedLoop) -> Recorded | None:
     records it tells itself.
     """
     states: list[Size] = []
+    heavy: list[Size] = []
     others: list[Size] = []
     every = 1
+    open_pieces = {o.source for o in loop.spec.outputs if loop.spec.is_open(o)}
+    states_that_follow = {result for result, _ in loop.spec.back_edges}
     for output in loop.spec.outputs:
         if output.mode != "sequence" or output.part_size:
             continue
@@ -146,22 +159,30 @@ def recorded(loop: TracedLoop) -> Recorded | None:
         if output.source < 0:
             every, source, sizes = output.stride, loop.body.inputs[~output.source], states
         else:
-            source, sizes = without_identity(loop.body.outputs[output.source]), others
+            source = without_identity(loop.body.outputs[output.source])
+            if not _heavy.is_heavy(source.op) or output.source in open_pieces:
+                sizes = others
+            elif output.source in states_that_follow:  # the history of the state has it
+                continue
+            else:
+                sizes = heavy
         if source.dtype != tf.variant:
             sizes.append(Size.of(label, source))
         elif not _tf.is_opaque(source) and _is_read_whole(source):
             sizes.append(Size({(f"length({label})",): _REFERENCE}))
-    if not states and not others:
+    if not states and not heavy and not others:
         return None
-    return Recorded(Size.total(states), Size.total(others), _iterations(loop), every)
+    totals = Size.total(states), Size.total(heavy), Size.total(others)
+    return Recorded(*totals, _iterations(loop), every)
 
 
 def _is_read_whole(array: tf.Tensor) -> bool:
     """True if something reads a TensorArray but for its elements: a gradient needs its versions."""
     waiting = [array]
     while waiting:
-        for op in waiting.pop().consumers():
-            if op.type not in _BY_ELEMENTS:
+        tensor = waiting.pop()
+        for op in tensor.consumers():
+            if op.type not in _BY_ELEMENTS and not _written.is_only_written(tensor, [op], ()):
                 return True
             waiting += [t for t in op.outputs if t.dtype == tf.variant]
     return False

@@ -96,25 +96,21 @@ class BodyCompiler {
   }
 
   absl::Status Compile() {
-    // The steps of the next region. They wait for a kernel that follows them: the kernel reads
-    // their values, or must have no effect if they fail.
+    // Steps for programs. They wait for a kernel that follows them: the kernel reads their values,
+    // or must have no effect if they fail. It waits for no others: where kernels are at work at
+    // once, a program that none of them needs keeps none of them.
     std::vector<int> waiting;
-    std::vector<bool> waits(schedule_.steps.size(), false);
     for (size_t s = 0; s < schedule_.steps.size(); ++s) {
-      const Step& step = schedule_.steps[s];
       if (is_done_[s]) continue;
-      if (MayBeLowered(step.kernel->def())) {
+      if (MayBeLowered(schedule_.steps[s].kernel->def())) {
         waiting.push_back(static_cast<int>(s));
-        waits[s] = true;
         continue;
       }
-      if (std::any_of(step.after.begin(), step.after.end(), [&](int s) { return waits[s]; })) {
-        TF_RETURN_IF_ERROR(AddRegion(waiting));
-        waiting.clear();
-        waits.assign(waits.size(), false);
-      }
+      TF_RETURN_IF_ERROR(AddRegion(TakeNeeded(static_cast<int>(s), &waiting)));
       TF_RETURN_IF_ERROR(AddKernel(static_cast<int>(s)));
     }
+    // A counter, say, is there for the next iteration though a kernel is at work in this one.
+    TF_RETURN_IF_ERROR(AddRegion(TakeIndependent(&waiting)));
     TF_RETURN_IF_ERROR(AddRegion(waiting));
     if (body_.units.empty()) TF_RETURN_IF_ERROR(AddEmptyRegion());
     FindWhole();
@@ -122,6 +118,37 @@ class BodyCompiler {
   }
 
  private:
+  // Removes the steps that a step follows, and returns them.
+  std::vector<int> TakeNeeded(int s, std::vector<int>* waiting) const {
+    std::vector<bool> is_needed(s, false);
+    for (const int before : schedule_.steps[s].after) is_needed[before] = true;
+    std::vector<int> needed, rest;
+    std::for_each(waiting->rbegin(), waiting->rend(), [&](int w) {
+      (is_needed[w] ? needed : rest).push_back(w);
+      if (!is_needed[w]) return;
+      for (const int before : schedule_.steps[w].after) is_needed[before] = true;
+    });
+    std::reverse(needed.begin(), needed.end());
+    waiting->assign(rest.rbegin(), rest.rend());
+    return needed;
+  }
+
+  // Removes the steps that follow no kernel, and returns them.
+  std::vector<int> TakeIndependent(std::vector<int>* waiting) const {
+    std::vector<bool> follows_kernel(schedule_.steps.size(), false);
+    for (size_t s = 0; s < schedule_.steps.size(); ++s) {
+      const Step& step = schedule_.steps[s];
+      follows_kernel[s] = !MayBeLowered(step.kernel->def()) ||
+                          std::any_of(step.after.begin(), step.after.end(),
+                                      [&](int before) { return follows_kernel[before]; });
+    }
+    const auto rest = std::stable_partition(waiting->begin(), waiting->end(),
+                                            [&](int s) { return !follows_kernel[s]; });
+    std::vector<int> taken(waiting->begin(), rest);
+    waiting->erase(waiting->begin(), rest);
+    return taken;
+  }
+
   // Finds the last reads of a unit, and marks its steps as done.
   Releases FindReleases(const CompiledBody::Unit& unit) {
     // Of a region, all that its steps read: kernels run them where the program cannot.

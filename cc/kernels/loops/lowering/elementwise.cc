@@ -241,6 +241,9 @@ const absl::flat_hash_map<std::string, Formula>& HalfFormulas() {
          return difference * difference;
        }},
       {"FloorDiv", [](const Terms& in, const NodeDef&) { return Floor(in[0] / in[1]); }},
+      // TensorFlow gives the first of two zeros, and the instructions give the second.
+      {"Maximum", [](const Terms& in, const NodeDef&) { return Maximum(in[1], in[0]); }},
+      {"Minimum", [](const Terms& in, const NodeDef&) { return Minimum(in[1], in[0]); }},
       {"Relu", [](const Terms& in, const NodeDef&) { return NotNegative(in[0]); }},
       {"Relu6",
        [](const Terms& in, const NodeDef&) {
