@@ -483,13 +483,6 @@ def test_integers_that_are_invariant_stay():
     assert compiled()[1].shape == [T, 2, 2]
 
 
-def test_a_gather_that_would_fail_stays_where_no_iteration_comes_to_it():
-    def f(c, x):
-        return c + tf.gather(W, tf.cast(R[0, :1] * 0.0, tf.int32) + 100)[0, 0] + x, None
-
-    assert tf.function(scan(f, 0.0, tf.zeros([0])))()[0] == 0.0
-
-
 def test_a_loop_with_a_condition_stays_as_it_is():
     def call(xs):
         with tf_ti.Loop() as loop:
@@ -505,14 +498,123 @@ def test_a_loop_with_a_condition_stays_as_it_is():
     assert body(run, XS) == {"MatMul": 2, "AddV2": 1}
 
 
-def test_a_slice_that_would_fail_stays_where_no_iteration_comes_to_it():
-    def call(at):
-        def f(c, x):
-            return c + tf.slice(W, [at, 0], [1, 1])[0, 0] + W[at, 0] + x, None
+def number(value):
+    return tf.cast(value, tf.float32)
 
-        return tf_ti.scan(f, 0.0, tf.zeros([0]))[0]
 
-    assert tf.function(call)(tf.constant(100)) == 0.0
+# Of a number n that is 0, and a tensor e that has n elements: each fails then.
+FAILING = {
+    "a quotient": lambda n, e: number(7 // n),
+    "a remainder": lambda n, e: number(7 % n),
+    "a quotient of a tensor": lambda n, e: number(tf.truncatediv(tf.range(4), [n])),
+    "a remainder of a tensor": lambda n, e: number(tf.truncatemod(tf.range(4), n)),
+    "a power": lambda n, e: number(tf.pow(2, n - 1)),
+    "the first element": lambda n, e: e[0],
+    "the last element": lambda n, e: e[-1],
+    "a slice": lambda n, e: tf.slice(e, [0], [1]),
+    "the only element": lambda n, e: tf.squeeze(e, 0),
+    "a slice at a number": lambda n, e: tf.slice(W, [n + 100, 0], [1, 1]),
+    "an element at a number": lambda n, e: W[n + 100, 0],
+    "a gather": lambda n, e: tf.gather(e, [0]),
+    "a gather of a table": lambda n, e: tf.gather(W, [n + 100]),
+    "a gather of elements": lambda n, e: tf.gather_nd(W, [[n + 100, 0]]),
+    "the largest": lambda n, e: tf.math.top_k(e, 1)[0],
+    "where the largest is": lambda n, e: number(tf.argmax(e)),
+    "a shape to infer": lambda n, e: tf.reshape(e, [n, -1]),
+    "fewer elements than none": lambda n, e: tf.zeros([n - 1]),
+    "a range that ends before it begins": lambda n, e: number(tf.range(n - 1)),
+    "a range by steps of 0": lambda n, e: number(tf.range(0, 10, n)),
+    "fewer copies than none": lambda n, e: tf.tile(V, [n - 1, 1]),
+    "less than no padding": lambda n, e: tf.pad(V, [[n - 1, 0], [0, 0]]),
+    "fewer classes than none": lambda n, e: tf.one_hot([1, 2], n - 1),
+    "a matrix of no size": lambda n, e: tf.eye(n - 1),
+    "a mask of no length": lambda n, e: number(tf.sequence_mask([n], maxlen=n - 1)),
+    "an axis": lambda n, e: tf.cumsum(V, n + 5),
+    "a mean along an axis": lambda n, e: tf.reduce_mean(V, n + 5),
+    "a permutation": lambda n, e: tf.transpose(V, [n, n]),
+    "parts": lambda n, e: tf.split(V, [n + 1, H], 0)[0],
+    "a diagonal": lambda n, e: tf.linalg.diag_part(R, k=n + 7),
+    "a band": lambda n, e: tf.linalg.band_part(R, n + 7, 0),
+    "a wide band": lambda n, e: tf.linalg.band_part(tf.zeros([n, n]), 2, 0),
+    "a far diagonal": lambda n, e: tf.linalg.diag_part(tf.zeros([n, n]), k=2),
+    "a window": lambda n, e: tf.nn.max_pool1d(e[tf.newaxis, :, tf.newaxis], 2, 1, "VALID"),
+    "a mirror": lambda n, e: tf.pad(e, [[1, 1]], "REFLECT"),
+    "even parts": lambda n, e: tf.split(tf.zeros([n + 3]), 2)[0],
+    "a larger image": lambda n, e: tf.image.resize(tf.zeros([1, n, 2, 1]), [4, 4]),
+    "an image of no size": lambda n, e: tf.image.resize(tf.zeros([1, 2, 2, 1]), [n, 4]),
+    "an inverse": lambda n, e: tf.linalg.inv(number(n) * R),
+    "a solution": lambda n, e: tf.linalg.solve(number(n) * R, R),
+}
+
+
+def by_scan(f, e):
+    return tf_ti.scan(lambda c, x: (c + f() + x, None), 0.0, e)[0]
+
+
+def by_count(f, e, loop=tf_ti.while_loop):
+    return loop(lambda k, _: k < tf.shape(e)[0], lambda k, c: (k + 1, c + f()), (0, 0.0))[1]
+
+
+def by_count_of_tensorflow(f, e):
+    with tf_ti.accelerate():
+        return by_count(f, e, tf.while_loop)
+
+
+@pytest.mark.parametrize("name", FAILING)
+@pytest.mark.parametrize("loop", [by_scan, by_count, by_count_of_tensorflow])
+def test_what_would_fail_stays_where_no_iteration_comes_to_it(loop, name):
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def call(e):
+        n = tf.shape(e)[0]
+        with tf.GradientTape() as tape:
+            tape.watch(e)
+            y = loop(lambda: tf.reduce_sum(FAILING[name](n, e)), e)
+        return y, tf.convert_to_tensor(tape.gradient(y, e, unconnected_gradients="zero"))
+
+    y, slope = call(tf.zeros([0]))
+    assert y == 0.0 and slope.shape == [0]
+
+
+# Of a tensor e of n elements, m rows of 2, and as many columns: none fails.
+SAFE = {
+    "zeros": lambda n, rows: tf.matmul(tf.zeros([n, N]), W),
+    "ones of a shape": lambda n, rows: tf.matmul(tf.ones(tf.shape(rows)), R[:2]),
+    "zeros of a shape in parts": lambda n, rows: tf.exp(
+        tf.zeros(tf.concat([tf.shape(rows)[:1], tf.reshape(n, [-1])], -1))
+    ),
+    "a range": lambda n, rows: tf.exp(number(tf.range(n))),
+    "classes": lambda n, rows: tf.exp(tf.one_hot([0, 1], n)),
+    "copies": lambda n, rows: tf.matmul(tf.tile(rows, [n, 1]), R[:2]),
+    "a flat tensor": lambda n, rows: tf.exp(tf.reshape(rows, [-1])),
+    "columns": lambda n, rows: tf.exp(rows[:, 0]),
+    "all but the first": lambda n, rows: tf.exp(rows[1:]),
+    "a product of two axes": lambda n, rows: tf.tensordot(rows, R[:2], 1),
+    "padding": lambda n, rows: tf.exp(tf.pad(rows, [[0, n], [1, 0]])),
+    "a half": lambda n, rows: tf.exp(number(n // 2)),
+    "a square": lambda n, rows: tf.exp(number(n**2)),
+    "the larger column": lambda n, rows: tf.exp(number(tf.argmax(rows, 1))),
+    "parts": lambda n, rows: tf.exp(tf.split(rows, 2, 1)[0]),
+    "bands": lambda n, rows: tf.exp(tf.linalg.band_part(tf.zeros([n, 3, 3]), 1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_what_cannot_fail_leaves_though_there_may_be_no_iteration(name):
+    def call(e, rows):
+        n = tf.shape(e)[0]
+        return tf_ti.scan(
+            lambda c, x: (tf.sin(c) + x + tf.reduce_sum(SAFE[name](n, rows)), None), 0.0, e
+        )[0]
+
+    specs = tf.TensorSpec([None]), tf.TensorSpec([None, 2])
+    assert set(body(call, *specs)) <= {"Sin", "AddV2", "Sum", "Range", "Mean"}
+    function = tf.function(call, input_signature=specs)
+    for n in (0, 3):
+        e, rows = normal(n), normal(n, 2)
+        expected = tf.constant(0.0)
+        for x in tf.unstack(e):
+            expected = tf.sin(expected) + x + tf.reduce_sum(SAFE[name](n, rows))
+        np.testing.assert_allclose(function(e, rows), expected, 1e-5)
 
 
 MANY_AXES = {
@@ -527,6 +629,58 @@ MANY_AXES = {
 def test_what_has_as_many_axes_as_kernels_take_stays(name):
     rank, operation = MANY_AXES[name]
     compare(lambda c, x: (c, operation(x)), 0.0, normal(T, *[2] * rank))
+
+
+LONG_SUMS = {
+    "matmul": lambda x, y: tf.matmul(x, y, transpose_b=True),
+    "einsum": lambda x, y: tf.einsum("ij,kj->ik", x, y),
+    "einsum of two axes": lambda x, y: tf.einsum(
+        "ijk,ljk->il", tf.reshape(x, [4, 2, -1]), tf.reshape(y, [4, 2, -1])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LONG_SUMS)
+@pytest.mark.parametrize("extent, stays", [(8192, False), (8194, True), (None, True)])
+def test_products_with_long_sums_stay(name, extent, stays):
+    """OneDNN's batched products of few matrices are wrong there, in TensorFlow 2.21."""
+
+    def call(xs, ys):
+        return tf_ti.scan(lambda c, each: (c, LONG_SUMS[name](*each)), (), (xs, ys))[1]
+
+    spec = tf.TensorSpec([2, 4, extent], tf.float32)
+    assert bool(bodies(call, spec, spec)) == stays
+
+
+def test_long_sums_are_right_on_many_threads(run_program):
+    run_program(
+        """
+        import numpy as np
+        import tensorflow as tf
+        import tf_ti
+
+        tf.config.threading.set_intra_op_parallelism_threads(8)
+        xs = tf.random.stateless_normal([2, 4, 40_000], [1, 2])
+
+        @tf.function(autograph=False)
+        def f(xs):
+            with tf.GradientTape() as tape:
+                tape.watch(xs)
+                ys = tf_ti.scan(lambda c, x: (c, tf.matmul(x, x, transpose_b=True)), (), xs)[1]
+            turned = tf.transpose(xs, [0, 2, 1])
+            zs = tf_ti.scan(lambda c, x: (c, tf.matmul(*x)), (), (xs, turned))[1]
+            return ys, zs, tape.gradient(ys, xs)
+
+        exact = xs.numpy().astype(np.float64)
+        product = exact @ exact.transpose(0, 2, 1)
+        gradient = 2.0 * exact.sum(1, keepdims=True)
+        for _ in range(3):
+            ys, zs, found = f(xs)
+            np.testing.assert_allclose(ys, product, rtol=1e-4, atol=1.0)
+            np.testing.assert_allclose(zs, product, rtol=1e-4, atol=1.0)
+            np.testing.assert_allclose(found, np.broadcast_to(gradient, found.shape), 1e-4, 1e-3)
+        """
+    )
 
 
 # --- when it pays --------------------------------------------------------------------------------

@@ -751,3 +751,40 @@ def test_an_error_in_the_body_names_the_operation_and_the_iteration():
     assert run(2)[1] == 4
     with pytest.raises(tf.errors.InvalidArgumentError, match="iteration 2"):
         run(5)
+
+
+# --- implementations -----------------------------------------------------------------------------
+
+
+def of_device(x):
+    """A function with an implementation for CPUs, between which Grappler chooses."""
+
+    def implementation(function, **attributes):
+        attributes["api_implements"] = "test_while_loop.of_device"
+        return tf.function(function, autograph=False, experimental_attributes=attributes)
+
+    result = implementation(lambda x: x + 1.0)(x)
+    other = implementation(lambda x: x + 2.0, api_preferred_device="CPU")
+    other.get_concrete_function(x).add_to_graph()
+    return result
+
+
+@pytest.mark.needs_cpu_kernels
+def test_a_body_calls_the_implementation_that_grappler_chooses():
+    def loop(while_loop, body):
+        @tf.function(autograph=False)
+        def run(x):
+            return while_loop(lambda k, x: k < 3, lambda k, x: (k + 1, body(x)), (0, x))[1]
+
+        return run
+
+    def within(x):
+        return tf.function(of_device, autograph=False)(x)
+
+    for body in (of_device, within):
+        expected = loop(tf.while_loop, body)(tf.constant(1.0))
+        assert expected == 7.0
+        assert loop(tf_ti.while_loop, body)(tf.constant(1.0)) == expected
+    compiled = tf.function(loop(tf_ti.while_loop, of_device), jit_compile=True)
+    plain = tf.function(loop(tf.while_loop, of_device), jit_compile=True)
+    assert compiled(tf.constant(1.0)) == plain(tf.constant(1.0))

@@ -655,6 +655,7 @@ def assert_same(theirs, ours):
         np.testing.assert_allclose(their.numpy(), our.numpy(), rtol=3e-5, atol=1e-5)
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_of_tensorflows_loop_and_its_derivatives(name):
     function, order, is_eager = PROGRAMS[name]

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.loops.tracing import composites as _composites
 from tf_ti.loops.tracing.structure import Structure
 
@@ -51,7 +52,7 @@ def labelled(
     """The specs of the tensors that encode values of these types, with their names in errors."""
     found = []
     for path, spec, parts in zip(types.paths, types.leaves, specs):
-        is_one = len(parts) == 1 or _composites.is_ragged_row(spec)
+        is_one = len(parts) == 1 or isinstance(spec, tf.RaggedTensorSpec)
         for k, part in enumerate(parts):
             found.append((name + path if is_one else f"{name}{path}, component {k}", part))
     return found
@@ -69,6 +70,8 @@ def following(label: str, value: Any, spec: tf.TypeSpec, must: str) -> Any:
     if isinstance(value, tf.TypeSpec):  # in a function that was loaded
         return value
     is_one = isinstance(spec, tf.TensorSpec)
+    if isinstance(spec, tf.TensorArraySpec) and isinstance(value, tf.Tensor) and _tf.is_list(value):
+        return _composites.from_components(spec, [value])  # what a tf.function returns for one
     if is_one and not _composites.is_composite(value):
         return value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value, spec.dtype)
     if is_one or not _composites.is_composite(value) or not spec.is_compatible_with(value):

@@ -11,7 +11,7 @@ from tf_ti import _tf
 from tf_ti._arguments import host_number
 from tf_ti._library import ops
 from tf_ti.loops.spec import OPS
-from tf_ti.loops.traced import TracedLoop
+from tf_ti.loops.traced import GIVES_ZEROS, TracedLoop
 
 # The derivatives of a loop, both from a `TracedLoop` that has outputs:
 #   gradient   and the gradients of its outputs to those of its inputs,
@@ -38,11 +38,13 @@ def run_loop(
         The outputs of the loop's spec.
     """
     count = len(loop.spec.outputs)
+    saves_memory = checkpoint_every > 1 or loop.spec.parallel_iterations == 1
     if loop.condition is not None and _tf.expects_xla():
         # XLA must know the extents of segments, and the condition tells the last one's.
         checkpoint_every = 1
     if not tf.executing_eagerly() or _tf.is_recording():
-        loop = loop.recording(checkpoint_every)
+        loop = loop.recording(checkpoint_every, saves_memory)
+        loop = dataclasses.replace(loop, read_before=_values_before(loop))
     return add_op(loop, name)[:count]
 
 
@@ -97,6 +99,15 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
     return outputs
 
 
+def _values_before(loop: TracedLoop) -> dict[int, tf.Tensor]:
+    """See `TracedLoop.read_before`; a function reads none if no gradient is asked for."""
+    read, values = loop.read_in_functions(), {}
+    for (i, spec), handle in zip(read.items(), _tf.captured([loop.tensors[i] for i in read])):
+        values[i] = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
+        values[i].set_shape(spec.shape)
+    return values
+
+
 def _run_instead(loop: TracedLoop) -> Any:
     """The function that the loop runs instead of its body's, or None."""
     if not loop.spec.fuse:
@@ -108,6 +119,7 @@ def _run_instead(loop: TracedLoop) -> Any:
 def _mark(loop: TracedLoop, limit: int | tf.Tensor | None) -> None:
     """Tells TensorFlow about this op, which depends on the loop and so on no registration."""
     op, outputs = loop.outputs[0].op, loop.spec.outputs
+    op.tf_ti_read_before = loop.read_before
     # Where the body has them, whatever the device: else they would be copied, and waited for.
     _tf.keep_on_host(
         op,
@@ -118,6 +130,9 @@ def _mark(loop: TracedLoop, limit: int | tf.Tensor | None) -> None:
             if output.dtype == tf.int32 or output.mode == "count"
         ],
     )
+    if loop.gives_zeros:
+        _tf.mark(op, GIVES_ZEROS)
+    _tf.mark_read_only(op, loop.read_only_inputs())
     # XLA may compile a loop anew for each number of iterations, where an output is as long. But not
     # where another loop counted them: it would have to know all that this loop depends on.
     is_extent = any(o.mode == "concat" or (o.mode == "stack" and o.length < 0) for o in outputs)

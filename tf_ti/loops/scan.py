@@ -28,8 +28,8 @@ _WORDS = {
     "fn": "the function is f, and comes first",
     "elems": "the elements are xs, after init",
     "initializer": "the first carry is init, before xs, and f returns (carry, y)",
-    "unroll": "iterations run natively, one after another; leave it out",
-    "parallel_iterations": "an iteration begins when the one before has ended; leave it out",
+    "unroll": "iterations run natively; leave it out",
+    "parallel_iterations": "as many as there are threads are on their way at once; leave it out",
     "back_prop": "use tf.stop_gradient",
     "swap_memory": "checkpoint_every saves memory",
     "infer_shape": "leave it out",
@@ -95,7 +95,7 @@ def scan(
         until: a function from the carry and the result of a step to a scalar bool. The first step
             for which it is true is the last one. There are as many results as steps; but where
             `length` is given, and inside `jit_compile=True`, as many as there could be: in the
-            places of steps that did not take place there are zeros.
+            places of steps that did not take place there are zeros. No result may be ragged.
 
     Returns:
         The last carry, in the structure of `init`, and the results of `f`, in the structure that
@@ -216,10 +216,10 @@ class _ScanWay(Way):
         if until is not None:  # a state: whether it is over
             self.parameters.append(tf.TensorSpec([], tf.bool))
             self.inputs.append(_spec.Input("until", tf.TensorShape([])))
-        # Of one call: the components of the carry, and xs; the parameters of the body, and those of
-        # them that are rows of a ragged tensor.
+        # One call's components of the carry, and the parts of each element of xs; the parameters
+        # of the body, and the ragged rows among the parameters.
         self._states: list[tf.Tensor] = []
-        self._elements: list[Any] = []
+        self._elements: list[list[Any]] = []
         self._parameters: list[tf.Tensor] = []
         self._ragged_rows: list[tf.Tensor] = []
         self._length: tf.Tensor | None = None
@@ -241,8 +241,9 @@ class _ScanWay(Way):
         remaining = iter(tensors)
         states = _composites.take(self._carry.leaves, remaining)
         self._states = [tensor for value in states for tensor in _composites.components(value)]
-        self._elements = _composites.take(self._xs.leaves, remaining)
-        rows = [tensor for value in self._elements for tensor in _composites.to_rows(value)]
+        elements = _composites.take(self._xs.leaves, remaining)
+        self._elements = list(map(_composites.parts_with_rows, elements))
+        rows = [tensor for parts in self._elements for tensor in _composites.to_rows(parts)]
         # A type does not tell the shapes of rows that are encoded as variants.
         encoded = {
             k: tf.TensorSpec(tensor.shape[1:], tf.variant)
@@ -280,11 +281,11 @@ class _ScanWay(Way):
         remaining = iter(tensors)
         states = _composites.take(self._carry.leaves, remaining, self._arrays)
         elements = []
-        for i, (value, row) in enumerate(zip(self._elements, self._rows.leaves)):
+        for i, (parts, row) in enumerate(zip(self._elements, self._rows.leaves)):
             taken = [next(remaining) for _ in self._taken[i]]
             # XLA, which knows no rows of some values, names the operation.
             with tf.name_scope("row_of_" + re.sub(r"\W+", "_", f"xs{self._xs.paths[i]}")):
-                elements.append(_composites.taken_row(value, row, taken))
+                elements.append(_composites.taken_row(row, parts, taken))
         self._ragged_rows = [
             tensor
             for spec, element in zip(self._xs.leaves, elements)
@@ -342,8 +343,10 @@ class _ScanWay(Way):
                     f"{label}: axis {axis} is out of range to stack results of shape "
                     f"{body.result_shapes[i]}"
                 )
-            if self._until is not None and mode != "stack":
-                raise ValueError(f"{label}: with until results must be tensors, and not ragged")
+            if mode == "concat" and axis != 0:
+                raise ValueError(f"{label}: ragged results are stacked along axis 0, got {axis}")
+            if mode == "concat" and self._until is not None:
+                raise ValueError(f"{label}: with until results must not be ragged")
             length = 0 if self._is_padded else -1
             outputs.append(
                 _spec.Output(label, body.result_types[i], mode, i, axis, stride, 0, length)
@@ -362,7 +365,7 @@ class _ScanWay(Way):
         if not self._is_padded:
             return []
         if num_iterations is None:
-            num_iterations = tf.shape(self._elements[0])[self._axis]  # XLA knows tensors only
+            num_iterations = tf.shape(self._elements[0][0])[self._axis]  # XLA knows tensors only
         self._length = tf.cast(num_iterations, tf.int64)
         return [self._length]
 
@@ -370,19 +373,16 @@ class _ScanWay(Way):
         """The carry's leaves, and the results."""
         remaining = iter(outputs)
         carry = _composites.take(self._carry.leaves, remaining, self._arrays)
-        stacks = [
-            _composites.from_rows(row, [next(remaining) for _ in _composites.given_specs(row)])
-            for row in self._ys.leaves
-        ]
+        rows = [[next(remaining) for _ in _composites.given_specs(row)] for row in self._ys.leaves]
         if self._is_padded and self._reverse:
             # The zeros come after the results, but are those of the first elements.
             shift = self._length - next(remaining)
-            stacks = [tf.roll(stack, shift, self._axis) for stack in stacks]
+            rows = [[tf.roll(tensor, shift, self._axis) for tensor in each] for each in rows]
+        stacks = list(map(_composites.from_rows, self._ys.leaves, rows))
         if self._ragged is None:
-            rows = zip(stacks, self._ys.leaves)
             stacks = [
                 _composites.dense_if_even(stack) if _composites.is_ragged_row(row) else stack
-                for stack, row in rows
+                for stack, row in zip(stacks, self._ys.leaves)
             ]
         return Structure((carry, self._ys.pack(stacks)))
 

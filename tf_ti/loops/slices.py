@@ -28,6 +28,8 @@ def count(given: _spec.Input, extent: int) -> int:
         problem = "end lies outside the axis"
     elif length < 1:
         problem = "the range is empty in the direction of its stride"
+    elif given.mode == "segment":  # the last one may be short
+        return -(-length // step)
     elif part_size == step and length % step:
         problem = f"pieces of {part_size} do not tile the range's {length} elements"
     elif length < part_size:
@@ -40,12 +42,21 @@ def count(given: _spec.Input, extent: int) -> int:
     )
 
 
-def take(spec: _spec.Input, tensor: tf.Tensor) -> tf.Tensor:
-    """The pieces, joined along the axis in the order of the iterations."""
+def num_pieces(spec: _spec.Input, tensor: tf.Tensor) -> tf.Tensor:
+    """The number of pieces of a tensor, which are there."""
     extent = tf.shape(tensor)[spec.axis]
     start, end = _edges(spec, extent)
-    count = (tf.abs(end - start) + 1 - spec.part_size) // abs(spec.stride) + 1
-    return tf.gather(tensor, _positions(spec, start, count), axis=spec.axis)
+    length = extent if covers(spec) else tf.abs(end - start) + 1
+    if spec.mode == "segment":
+        return -(-length // abs(spec.stride))
+    return (length - spec.part_size) // abs(spec.stride) + 1
+
+
+def take(spec: _spec.Input, tensor: tf.Tensor) -> tf.Tensor:
+    """The pieces, joined along the axis in the order of the iterations."""
+    start, _ = _edges(spec, tf.shape(tensor)[spec.axis])
+    positions = _positions(spec, start, num_pieces(spec, tensor))
+    return tf.gather(tensor, positions, axis=spec.axis)
 
 
 def _edges(spec: _spec.Input, extent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -74,8 +85,7 @@ def put_back(spec: _spec.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tens
     axis = spec.axis % tf.rank(tensor)
     if tiles(spec):
         low, high = tf.minimum(start, end), tf.maximum(start, end)
-        paddings = tf.scatter_nd([[axis]], [[low, extent - 1 - high]], [tf.rank(tensor), 2])
-        return tf.ensure_shape(tf.pad(pieces, paddings), tensor.shape)
+        return _padded(pieces, spec.axis, low, extent - 1 - high, tensor.shape)
     count = tf.shape(pieces)[spec.axis] // spec.part_size
     positions = _positions(spec, start, count)
     order = tf.range(tf.rank(tensor))
@@ -106,8 +116,20 @@ def put_back_first(spec: _spec.Input, tensor: tf.Tensor, values: tf.Tensor) -> t
         shape = tf.tensor_scatter_nd_update(tf.shape(tensor), [[axis]], [count])
         values = tf.reshape(values, shape)
     missing = tf.shape(tensor)[spec.axis] - count
-    paddings = tf.scatter_nd([[axis, int(spec.stride > 0)]], [missing], [tf.rank(tensor), 2])
-    return tf.ensure_shape(tf.pad(values, paddings), tensor.shape)
+    low, high = (0, missing) if spec.stride > 0 else (missing, 0)
+    return _padded(values, spec.axis, low, high, tensor.shape)
+
+
+def _padded(
+    tensor: tf.Tensor, axis: int, low: tf.Tensor | int, high: tf.Tensor | int, shape: tf.TensorShape
+) -> tf.Tensor:
+    """A tensor with zeros on both sides along an axis, then of a known shape."""
+    rank = tensor.shape.rank
+    if rank is None:
+        paddings = tf.scatter_nd([[axis % tf.rank(tensor)]], [[low, high]], [tf.rank(tensor), 2])
+    else:  # XLA knows them, if it knows the edges
+        paddings = [[low, high] if k == axis % rank else [0, 0] for k in range(rank)]
+    return tf.ensure_shape(tf.pad(tensor, paddings), shape)
 
 
 def put_back_elements(spec: _spec.Input, tensor: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

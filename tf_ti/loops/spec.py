@@ -6,7 +6,7 @@ the op, in cc/ops/loops.cc, gives the meaning of each mode.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 import tensorflow as tf
@@ -85,6 +85,7 @@ class LoopSpec:
         limit_label: the name that errors give the number of iterations.
         condition_inputs: the parameters that the condition reads; None without a condition.
         fuse: true if programs of vector code may run parts of the body.
+        parallel_iterations: the most that are on their way at once; 0 for any number.
     """
 
     inputs: tuple[Input, ...]
@@ -96,8 +97,9 @@ class LoopSpec:
     limit_label: str = "num_iterations"
     condition_inputs: tuple[int, ...] | None = None
     fuse: bool = True
+    parallel_iterations: int = 0
 
-    def recording(self, every: int, recorded: Sequence[int]) -> "LoopSpec":
+    def recording(self, every: int, recorded: Collection[int]) -> "LoopSpec":
         """The same loop with the further outputs that its gradient needs: histories.
 
         They cost nothing where no gradient is taken: the kernel leaves a history that nobody
@@ -118,14 +120,13 @@ class LoopSpec:
             is_open = is_open and _tf.is_trainable(dtype) or dtype == tf.variant
             if is_open and not self.find_outputs("last", result):
                 outputs.append(Output(f"the last value of {label}", dtype, "last", result))
-        for result in recorded:
+        # To give each piece its gradient, its place must be known.
+        pieces = [as_history(output) for output in self.outputs if self.is_open(output)]
+        for result in sorted({*recorded} - {output.source for output in pieces}):
             outputs.append(
                 Output(f"the history of result {result}", tf.variant, "sequence", result)
             )
-        for output in self.outputs:
-            if self.is_open(output):
-                # To give each piece its gradient, its place must be known.
-                outputs.append(as_history(output))
+        outputs += pieces
         if self.condition_inputs is not None:
             outputs.append(Output("the number of iterations", tf.int64, "count", 0))
         return dataclasses.replace(self, outputs=tuple(outputs))
@@ -147,6 +148,10 @@ class LoopSpec:
         """True if the extents of a concatenation's pieces are known only when it runs."""
         is_unknown = output.mode == "concat" and self.concat_extent(output) is None
         return is_unknown and not output.part_size
+
+    def is_empty(self, output: Output) -> bool:
+        """True for a concatenation whose pieces are known to have no elements."""
+        return output.mode == "concat" and self.concat_extent(output) == 0
 
     def find_outputs(self, mode: str, source: int) -> list[int]:
         """The positions of the outputs of a mode and a source."""
@@ -189,6 +194,7 @@ class LoopSpec:
             "limit_label": self.limit_label,
             "condition_inputs": list(self.condition_inputs or ()),
             "fuse": self.fuse,
+            "parallel_iterations": self.parallel_iterations,
         }
 
     @classmethod
@@ -223,6 +229,7 @@ class LoopSpec:
             attr("limit_label").decode(),
             tuple(attr("condition_inputs")) if attr("condition") else None,
             attr("fuse"),
+            attr("parallel_iterations"),
         )
 
 

@@ -1,15 +1,22 @@
 """The one value of a loop, from the callable that a user gave to the op that runs it."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.loops.spec import Input, LoopSpec, Output
-from tf_ti.loops.tracing import graphs as _graphs
+from tf_ti.loops.tracing import body as _body, graphs as _graphs
 from tf_ti.loops.tracing.body import Body
+
+# The attribute of an op whose loop `gives_zeros`.
+GIVES_ZEROS = "_tf_ti_gives_zeros"
+# Operations that read all of a variable, or its shape alone.
+_DENSE = {"ReadVariableOp", "VariableShape"}
+# The most elements of a variable in which a body looks up rows that all are read for a gradient.
+_MOST_LOOKED_UP = 2**22
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,8 +37,11 @@ class TracedLoop:
         num_results: how many of the body's results are the user's; a gradient needs the others
             recorded. None if all are.
         controls: the operations that the loop waits for.
+        gives_zeros: true if the gradient of what no output depends on is zeros, and not None.
         outputs: those of the op, where there is one; a gradient reads its histories.
         source: all that must live as long as the loop.
+        read_before: by parameter, the values before the loop of variables that a gradient's body
+            reads again: others may have changed them by then.
     """
 
     spec: LoopSpec
@@ -42,8 +52,10 @@ class TracedLoop:
     lengths: Sequence[tf.Tensor] = ()
     num_results: int | None = None
     controls: Sequence[tf.Operation] = ()
+    gives_zeros: bool = False
     outputs: Sequence[tf.Tensor] = ()
     source: Any = None
+    read_before: Mapping[int, tf.Tensor] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def around(
@@ -86,7 +98,9 @@ class TracedLoop:
             op.inputs[count] if has_limit else None,
             condition,
             list(op.inputs[count + has_limit :]),
+            gives_zeros=_tf.is_marked(op, GIVES_ZEROS),
             outputs=list(op.outputs),
+            read_before=getattr(op, "tf_ti_read_before", {}),
         )
 
     @property
@@ -104,6 +118,40 @@ class TracedLoop:
         """True if an iteration has effects, or depends on more than its parameters."""
         return any(_tf.is_stateful(op) for graph in self.graphs for op in graph.get_operations())
 
+    def read_only_inputs(self) -> list[int]:
+        """The parameters that are resources, which no iteration changes or hands on."""
+        handed_on = {parameter for _, parameter in self.spec.back_edges}
+        for graph, positions in zip(self.graphs, (range(len(self.tensors)), self.condition_inputs)):
+            read, results = _tf.read_only_inputs(graph), {t.ref() for t in graph.outputs}
+            handed_on.update(
+                i
+                for k, i in enumerate(positions)
+                if k not in read or graph.inputs[k].ref() in results
+            )
+        return [
+            i for i, t in enumerate(self.tensors) if t.dtype == tf.resource and i not in handed_on
+        ]
+
+    def read_in_functions(self) -> dict[int, tf.TensorSpec]:
+        """The types of variables that conditionals and loops of the body read, by parameter.
+
+        A gradient may run these again. Large variables in which they look up rows are left out.
+        """
+        read_only = {self.body.inputs[i].ref(): i for i in self.read_only_inputs()}
+        found = {}
+        for op in self.body.get_operations() if read_only else ():
+            given = [read_only[t.ref()] for t in op.inputs if t.ref() in read_only]
+            if not given or op.type in _tf.READS:
+                continue
+            graphs = [g for f in _graphs.traced_functions(op) for g in _graphs.with_functions(f)]
+            types = {inner.type for graph in graphs for inner in graph.get_operations()}
+            looks_up = bool(types & _tf.READS - _DENSE)
+            for i in given:
+                spec = _tf.spec_inside(self.body.inputs[i])
+                if spec is not None and not (looks_up and _is_large(spec.shape)):
+                    found[i] = spec
+        return found
+
     @property
     def num_scalars(self) -> int:
         """The number of inputs that the op has beside the spec's."""
@@ -111,19 +159,76 @@ class TracedLoop:
 
     @property
     def outer_graph(self) -> tf.Graph | None:
-        """The graph of the op; None where it was run."""
+        """The graph of the op; None if the loop ran eagerly."""
         is_eager = isinstance(self.outputs[0], _tf.EagerTensor)
         return None if is_eager else self.outputs[0].graph
 
-    def recording(self, every: int) -> "TracedLoop":
-        """The same loop with the histories that its gradient needs; see `LoopSpec.recording`."""
-        recorded = range(self.num_users_results, len(self.body.outputs))
-        return dataclasses.replace(self, spec=self.spec.recording(every, recorded))
+    def recording(self, every: int, saves_memory: bool) -> "TracedLoop":
+        """The same loop with the histories that its gradient needs; see `LoopSpec.recording`.
+
+        The body gets further results.
+
+        Args:
+            every: record the states of each `every`-th iteration.
+            saves_memory: true if the gradient is to compute again what it can.
+        """
+        body, spec = self.body, self.spec
+        places = {t.ref(): r for r, t in enumerate(body.outputs)}
+        recorded = set(range(self.num_users_results, len(body.outputs)))
+        found = _body.recorded_for_custom_gradients(body)
+        # A custom gradient may be there to save memory. And a loop around this one would record the
+        # histories of this one in each iteration, where it may not run this one again.
+        if not found and not saves_memory and not self.is_stateful:
+            found = _body.recorded_as_heavy(body, spec)
+        added = [t for t in found if t.ref() not in places]
+        places.update((t.ref(), r) for r, t in enumerate(added, start=len(body.outputs)))
+        recorded.update(places[t.ref()] for t in found)
+        body.outputs.extend(added)
+        spec = dataclasses.replace(
+            spec,
+            result_types=(*spec.result_types, *(t.dtype for t in added)),
+            result_shapes=(*spec.result_shapes, *(t.shape for t in added)),
+        )
+        return dataclasses.replace(self, spec=spec.recording(every, recorded))
 
     @property
     def num_users_results(self) -> int:
-        """The number of the body's results that are the user's."""
+        """The number of results that the user's body returns."""
         return len(self.body.outputs) if self.num_results is None else self.num_results
+
+
+def _is_large(shape: tf.TensorShape) -> bool:
+    count = shape.num_elements()
+    return count is None or count > _MOST_LOOKED_UP
+
+
+def without_unread(loop: TracedLoop, inputs: Collection[int]) -> TracedLoop:
+    """The loop without those of some inputs that nothing reads; its body changes."""
+    spec, graph = loop.spec, loop.body
+    read = {t.ref() for op in graph.get_operations() for t in _graphs.reads(op)}
+    read.update(t.ref() for t in graph.outputs)
+    needed = {*loop.condition_inputs, *(parameter for _, parameter in spec.back_edges)}
+    needed.update(~o.source for o in spec.outputs if o.source < 0)
+    gone = {i for i in inputs if i not in needed and graph.inputs[i].ref() not in read}
+    kept = [i for i in range(len(spec.inputs)) if i not in gone]
+    place = {i: k for k, i in enumerate(kept)}
+    graph.left_out.update(graph.inputs[i].op for i in gone)
+    graph.inputs = [t for i, t in enumerate(graph.inputs) if i not in gone]
+    condition_inputs = spec.condition_inputs
+    if condition_inputs is not None:
+        condition_inputs = tuple(place[i] for i in condition_inputs)
+    outputs = [
+        o if o.source >= 0 else dataclasses.replace(o, source=~place[~o.source])
+        for o in spec.outputs
+    ]
+    spec = dataclasses.replace(
+        spec,
+        inputs=tuple(spec.inputs[i] for i in kept),
+        outputs=tuple(outputs),
+        back_edges=tuple((r, place[p]) for r, p in spec.back_edges),
+        condition_inputs=condition_inputs,
+    )
+    return dataclasses.replace(loop, spec=spec, tensors=[loop.tensors[i] for i in kept])
 
 
 def spec_around(

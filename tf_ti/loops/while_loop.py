@@ -54,9 +54,9 @@ def while_loop(
         return loop_vars
 
     A program changes one word: arguments, their order, and what is returned are those of
-    `tf.while_loop`. But iterations are not run in parallel, and in eager mode the loop is a graph
-    too, which sees no values in Python, unless `tf.config.run_functions_eagerly(True)` is set or
-    one of `loop_vars` is a `tf.TensorArray`.
+    `tf.while_loop`. But in eager mode the loop is a graph too, which sees no values in Python,
+    unless `tf.config.run_functions_eagerly(True)` is set or one of `loop_vars` is a
+    `tf.TensorArray`.
 
     Args:
         cond: a function from the loop variables to a bool: a tensor of one element, or Python's.
@@ -71,14 +71,17 @@ def while_loop(
             `tf.TensorShape` for each tensor, a `tf.TypeSpec` for each value of another kind, or
             None for one that keeps its shape. A shape stands for the type of a ragged tensor; of a
             `tf.SparseTensor` it is that of `dense_shape`, of a `tf.IndexedSlices` of `values`.
-        parallel_iterations: not used.
+        parallel_iterations: the most iterations that are on their way at once, where kernels of
+            the body take long enough to be worth it; with 1 they run one after the other. Values
+            do not depend on it.
         back_prop: if False, no gradient goes through the loop, as through `tf.stop_gradient`.
         swap_memory: not used.
         maximum_iterations: the most iterations: an int, or a scalar integer tensor. Inside
-            `jit_compile=True` a gradient needs it.
+            `jit_compile=True` a gradient needs it, unless `cond` counts to a constant or an extent.
         name: a name for the operation.
         checkpoint_every: as in `tf_ti.tensor_iterator`.
-        fuse: as in `tf_ti.tensor_iterator`. Of a loop with a condition nothing moves.
+        fuse: as in `tf_ti.tensor_iterator`. Operations leave the loop only if the number of
+            iterations is known: `cond` must be one comparison of a counter with a bound.
 
     Returns:
         The loop variables after the last iteration, in the structure of `loop_vars`.
@@ -99,7 +102,7 @@ def while_loop(
     finish = _as_it_is if back_prop else _without_gradient
     limit, ticket = _limit(maximum_iterations), None
     if shape_invariants is None and isinstance(cond, (PolymorphicFunction, ConcreteFunction)):
-        options = ("while_loop", cond, checkpoint_every, fuse, name)
+        options = ("while_loop", cond, parallel_iterations, checkpoint_every, fuse, name)
         ticket = _kept.ticket(body, options, (loop_vars,), limit)
     if ticket is not None:
         is_known, found = ticket.run()
@@ -117,13 +120,18 @@ def while_loop(
         raise ValueError("loop_vars is empty: a loop needs a variable")
     _arguments.check_checkpoint_every(checkpoint_every)
     _passes.check_fuse(fuse)
+    if not isinstance(parallel_iterations, numbers.Integral) or parallel_iterations < 1:
+        raise ValueError(
+            f"parallel_iterations must be a positive integer, got {parallel_iterations!r}"
+        )
     given = Structure(loop_vars)
     by_python = _is_for_python(given.leaves)
     variables = _carried.to_values("loop_vars", given, by_python)
     if isinstance(shape_invariants, (list, tuple)) and len(shape_invariants) == len(loop_vars):
         shape_invariants = _tf.nest_like(loop_vars, shape_invariants)
     types = _carried.with_invariants("loop_vars", variables, shape_invariants)
-    way = _WhileWay(cond, body, types, _composites.arrays(variables.leaves))
+    arrays = _composites.arrays(variables.leaves)
+    way = _WhileWay(cond, body, types, arrays, int(parallel_iterations))
     if by_python:
         found = way.run_by_python(variables.leaves, limit)
     else:
@@ -176,14 +184,15 @@ class _WhileWay(Way):
         body: Callable[..., Any],
         types: Structure,
         arrays: Sequence[tf.TensorArray | None],
+        parallel_iterations: int,
     ):
         # Containers of variables are the same, be they lists or tuples.
         arguments = list(types.pack(types.leaves))
         self.body, self._cond, self._types = body, cond, Structure(arguments)
-        self._arrays = arrays
+        self._arrays, self._parallel_iterations = arrays, parallel_iterations
         self.expected = f"loop_vars has {len(arguments)} variables, which body"
         self.arguments = list(map(Structure, arguments))
-        self.key = ("while_loop", types.key)
+        self.key = ("while_loop", types.key, parallel_iterations)
         specs = map(_composites.component_specs, types.leaves)
         self._states = _carried.labelled("loop_vars", types, specs)
         self.parameters = [spec for _, spec in self._states]
@@ -269,7 +278,9 @@ class _WhileWay(Way):
             outputs.append(_spec.Output(label, dtype, "last", i))
         edges = [(i, i) for i in range(len(self._states))]
         spec = spec_around(body, self.inputs, outputs, edges, self.limit_label)
-        return dataclasses.replace(spec, condition_inputs=self._read)
+        return dataclasses.replace(
+            spec, condition_inputs=self._read, parallel_iterations=self._parallel_iterations
+        )
 
     def run_by_python(self, values: Sequence[Any], limit: int | tf.Tensor | None) -> Sequence[Any]:
         """The values after the last iteration of a loop that Python runs.

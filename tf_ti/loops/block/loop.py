@@ -266,9 +266,9 @@ class Loop:
 
         Args:
             initial: the value in iteration 0, of any dtype, from outside the loop; or a composite
-                value (a `tf.RaggedTensor`, an extension type, in a `tf.function` a
-                `tf.TensorArray`); or a dict, or another nested structure of such. A list or a
-                tuple is a tensor, as everywhere in TensorFlow.
+                value (a `tf.RaggedTensor`, an extension type, a `tf.TensorArray`); or a dict, or
+                another nested structure of such. A list or a tuple is a tensor, as everywhere in
+                TensorFlow.
             shape: the static shape of all values, where they do not all have the initial value's:
                 `[None, 8]`, say, for a matrix that grows. Of a structure likewise a structure of
                 shapes, and None.
@@ -306,10 +306,13 @@ class Loop:
         return Recurrence(self._block, layer)
 
     def _add_composite_recurrence(self, label: str, initial: Any, shape: Any) -> Recurrence:
-        if shape is not None:
-            raise ValueError(f"{label}: shape is that of a tensor, got a {type(initial).__name__}")
         spec = _composites.type_of(initial)
-        components = zip(_composites.components(initial), _composites.component_specs(spec))
+        if shape is not None:
+            kind = spec.value_type.__name__
+            raise ValueError(f"{label}: shape is that of a tensor, got a {kind}")
+        is_eager = _tf.is_eager_array(initial)  # the block is a graph, where it is a list
+        values = [_composites.list_of(initial)] if is_eager else _composites.components(initial)
+        components = zip(values, _composites.component_specs(spec))
         parts = [self.add_recurrence(tensor, component.shape) for tensor, component in components]
         return composite_recurrence(initial, parts)
 

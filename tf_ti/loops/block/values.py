@@ -242,6 +242,8 @@ def composite_recurrence(initial: Any, parts: Sequence[Recurrence]) -> PackedRec
     spec, (array,) = _composites.type_of(initial), _composites.arrays([initial])
 
     def pack(tensors: Sequence[tf.Tensor]) -> Any:
+        if _tf.is_eager_array(initial) and tf.executing_eagerly():
+            return _composites.array_of(tensors[0], initial)
         return _composites.from_components(spec, tensors, array)
 
     def take_apart(what: str, value: Any) -> list[tf.Tensor]:

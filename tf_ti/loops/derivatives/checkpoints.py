@@ -13,10 +13,11 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
 from tf_ti.loops.traced import TracedLoop
-from tf_ti.loops.tracing import graphs as _graphs
-
-# The gradient of an IdentityN of a recorded value and the tensor that gave it.
-RECORDED = "TfTi>Recorded"
+from tf_ti.loops.tracing import (
+    custom_gradients as _custom_gradients,
+    graphs as _graphs,
+    recorded as _recorded,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,24 +87,30 @@ def cut(
     # The inner loop gets the values that the body drew or read in each iteration.
     groups = [[t] for t in graph.inputs]
     unrepeatable = _graphs.find_unrepeatable(graph)
+    given_by: dict[tf.Operation, list[tuple[int, _spec.Output]]] = {}
     for position, output in spec.recorded_results():
-        value = graph.outputs[output.source]
-        if value.op not in unrepeatable:
-            continue
-        is_read = value.op.type in _tf.READS
-        if not is_read and _has_gradient(value) and any(map(_has_gradient, value.op.inputs)):
-            raise ValueError(
-                f"checkpoint_every does not support {value.op.type} {value.op.name!r} in the body: "
-                "it has effects, and a gradient of its own; leave checkpoint_every out"
+        op = graph.outputs[output.source].op
+        is_given = op in unrepeatable or op.type in _tf.READS  # others may write the variable since
+        if is_given or _custom_gradients.linearity(op) is False:
+            given_by.setdefault(op, []).append((position, output))
+    for op, found in given_by.items():
+        values = [graph.outputs[output.source] for _, output in found]
+        has_gradient = op not in unrepeatable or op.type in _tf.READS
+        if not has_gradient and any(map(_has_gradient, values)):
+            if any(map(_has_gradient, op.inputs)):
+                raise ValueError(
+                    f"checkpoint_every does not support {op.type} {op.name!r} in the body: it has "
+                    "effects, and a gradient of its own; leave checkpoint_every out"
+                )
+        groups += [[given] for given in _recorded.give(graph, values, has_gradient)]
+        for (position, output), value in zip(found, values):
+            sequence = _spec.Input(output.label, value.shape, "sequence", part_size=0)
+            inner_inputs.append(sequence)
+            outer_inputs.append(
+                dataclasses.replace(sequence, shape=tf.TensorShape([]), part_size=every)
             )
-        groups.append([_give(graph, value)])
-        sequence = _spec.Input(output.label, value.shape, "sequence", part_size=0)
-        inner_inputs.append(sequence)
-        outer_inputs.append(
-            dataclasses.replace(sequence, shape=tf.TensorShape([]), part_size=every)
-        )
-        tensors.append(outputs[position])
-        parts.append(tf.TensorSpec([], tf.variant))
+            tensors.append(outputs[position])
+            parts.append(tf.TensorSpec([], tf.variant))
     is_counted = any(i.is_counted for i in inner_inputs)
     if not is_counted:
         tensors.append(tf.range(num_iterations))
@@ -147,6 +154,7 @@ def cut(
         tuple(t.dtype for t in body.outputs),
         tuple(t.shape for t in body.outputs),
         fuse=spec.fuse,
+        parallel_iterations=1,  # several at once take memory
     )
     made = _tf.FuncGraph(f"{body.name}s")
     made.tf_ti_copies = {}
@@ -181,6 +189,7 @@ def cut(
         tuple(t.dtype for t in made.outputs),
         tuple(t.shape for t in made.outputs),
         fuse=spec.fuse,
+        parallel_iterations=1,  # several at once take memory
     )
     return Segments(outer, made, tensors, positions, pieces)
 
@@ -188,24 +197,6 @@ def cut(
 def _has_gradient(tensor: tf.Tensor) -> bool:
     """True if a gradient may reach a tensor, or the contents of a variant."""
     return _tf.is_trainable(tensor.dtype) or tensor.dtype == tf.variant
-
-
-def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
-    """Replaces a value by a placeholder; a gradient of a read still reaches its variable."""
-    with graph.as_default():
-        given = tf.compat.v1.placeholder(value.dtype, value.shape)
-        _tf.copy_handle_data(value, given)
-        is_read = value.op.type in _tf.READS
-        if is_read:
-            with graph.gradient_override_map({"IdentityN": RECORDED}):
-                recorded, gradient_of = tf.identity_n([given, value])
-        else:
-            recorded = tf.stop_gradient(given)
-    _graphs.replace({value.ref(): recorded})
-    if is_read:
-        _tf.replace_input(gradient_of.op, 1, value)
-    graph.outputs = [recorded if t is value else t for t in graph.outputs]
-    return given
 
 
 def _cut_input(

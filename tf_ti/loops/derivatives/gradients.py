@@ -6,7 +6,8 @@ the gradients. It is a `LoopSpec` like any other, so it is differentiable itself
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,16 +16,22 @@ from tf_ti import _tf
 from tf_ti._arguments import host_extent
 from tf_ti._library import ops
 from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
-from tf_ti.loops.derivatives import checkpoints as _checkpoints
+from tf_ti.loops.derivatives import checkpoints as _checkpoints, written as _written
 from tf_ti.loops.passes.analysis import Counts
 from tf_ti.loops.passes.step import Unknown
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import (
+    body as _body,
     custom_gradients as _custom_gradients,
     extents as _extents,
     graphs as _graphs,
+    recorded as _recorded,
 )
 
+# The attribute of operations that have no gradient, as a reverse loop computed their values again.
+_REFUSED = "_tf_ti_refused"
+# In a thread that looks for tangents alone `is_pushing` is true.
+_thread = threading.local()
 # The number of rows from which on products are as fast one by one as joined.
 _MANY_ROWS = 256
 # The most bytes of the factors of joined products, for each byte of the states and slices.
@@ -37,13 +44,15 @@ _MOST_FACTORS = 2
 def _loop_gradient(op: tf.Operation, *grads: tf.Tensor | None) -> list[tf.Tensor | None]:
     if not isinstance(op, tf.Operation):
         op = op.outputs[0].op  # a tape inside a function brings a stand-in for the operation
-    return gradient(TracedLoop.from_op(op), *grads)
+    loop = TracedLoop.from_op(op)
+    loop = dataclasses.replace(loop, outputs=list(map(_recorded.record_of, loop.outputs)))
+    return gradient(loop, *grads)
 
 
 def gradient(loop: TracedLoop, *grads: tf.Tensor | None) -> list[tf.Tensor | None]:
     """The gradients of a loop op's inputs, from those of its outputs."""
     spec = loop.spec
-    forward = _Forward.of(loop)
+    forward = _Forward.of(_with_values_before(loop))
     num_iterations = loop.num_iterations
     if spec.condition_inputs is not None:
         count, *_ = spec.find_outputs("count", 0)
@@ -55,11 +64,18 @@ def gradient(loop: TracedLoop, *grads: tf.Tensor | None) -> list[tf.Tensor | Non
     }
     every = max((o.stride for o in spec.outputs if o.mode == "sequence"), default=1)
     # Where nobody asks for another device, on the loop's: there are the states that it recorded.
-    with tf.device(_tf.current_device() or loop.outputs[0].device):
+    with _tf.without_our_frames(), tf.device(_tf.current_device() or loop.outputs[0].device):
         if every == 1:
-            gradients = _Reverse(forward, incoming, num_iterations).run()
+            gradients = _Reverse(forward, incoming, num_iterations, loop.gives_zeros).run()
         else:
             gradients = _gradients_of_segments(forward, incoming, num_iterations, every)
+        if loop.gives_zeros:
+            triples = zip(gradients, loop.tensors, loop.body.inputs)
+            # Dense, as those of TensorFlow's loops: some optimizers take rows for another thing.
+            gradients = [
+                _zeros_like(t, parameter) if grad is None else tf.convert_to_tensor(grad)
+                for grad, t, parameter in triples
+            ]
     return [*gradients, *[None] * loop.num_scalars]
 
 
@@ -77,6 +93,9 @@ def jvp(loop: TracedLoop, *tangents: tf.Tensor | None) -> list[tf.Tensor | None]
     ]
 
     def push(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        for source, tensor in zip(given, tensors):
+            if tensor.dtype == tf.variant:
+                _tf.copy_handle_data(source, tensor)
         inputs, outputs = list(tensors[:count]), list(tensors[count:][:num_outputs])
         inside = dataclasses.replace(loop, tensors=inputs, outputs=outputs)
         seeds = [tf.identity(tf.zeros_like(outputs[i])) for i in moving]
@@ -90,11 +109,15 @@ def jvp(loop: TracedLoop, *tangents: tf.Tensor | None) -> list[tf.Tensor | None]
                 if gradients[i] is not None
             ]
             sources, pushed = zip(*found) if found else ((), ())
-        return tape.gradient(sources, seeds, pushed, unconnected_gradients="zero")
+        _thread.is_pushing = True
+        try:
+            return tape.gradient(sources, seeds, pushed, unconnected_gradients="zero")
+        finally:
+            _thread.is_pushing = False
 
-    tensors = [*loop.tensors, *loop.outputs, *(tangents[i] for i in known)]
-    specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
-    moved = dict(zip(moving, _tf.make_concrete_function("tf_ti_jvp", push, specs)(*tensors)))
+    given = [*loop.tensors, *loop.outputs, *(tangents[i] for i in known)]
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in given]
+    moved = dict(zip(moving, _tf.make_concrete_function("tf_ti_jvp", push, specs)(*given)))
     return [moved.get(i) for i in range(num_outputs)]
 
 
@@ -104,12 +127,47 @@ _tf.register_jvp("AddN", lambda op, tangents: [tf.add_n(tangents)])
 _tf.register_jvp("ZerosLike", lambda op, tangents: [tf.zeros_like(tangents[0])])
 
 
+def _tangent_of_list(
+    op: tf.Operation, tangents: Sequence[tf.Tensor | None]
+) -> list[tf.Tensor | None]:
+    tensor = tangents[0]
+    assert tensor is not None  # one is, and lists have no other tangents
+    shape = tf.constant(_extents.of_elements(tensor.shape[1:]), tf.int32)
+    return [tf.raw_ops.TensorListFromTensor(tensor=tensor, element_shape=shape)]
+
+
+def _tangent_of_write(
+    op: tf.Operation, tangents: Sequence[tf.Tensor | None]
+) -> list[tf.Tensor | None]:
+    elements, _, item = tangents
+    if elements is None:
+        elements = _empty_list_like(op.inputs[0])
+    if item is None:
+        item = tf.zeros_like(op.inputs[2])
+    grows = op.get_attr("resize_if_index_out_of_bounds")
+    return [
+        tf.raw_ops.TensorListSetItem(
+            input_handle=elements,
+            index=op.inputs[1],
+            item=item,
+            resize_if_index_out_of_bounds=grows,
+        )
+    ]
+
+
+_tf.register_jvp("TensorListFromTensor", _tangent_of_list)
+_tf.register_jvp("TensorListSetItem", _tangent_of_write)
+
+
 def _gradients_of_segments(
     forward: "_Forward",
     incoming: Mapping[int, tf.Tensor],
     num_iterations: tf.Tensor | None,
     every: int,
 ) -> list[tf.Tensor | None]:
+    if num_iterations is None:
+        num_iterations = forward.count()
+
     def in_segments(output: _spec.Output, grad: tf.Tensor) -> tf.Tensor:
         if forward.spec.is_open(output):
             return forward.split(output, grad)
@@ -121,6 +179,7 @@ def _gradients_of_segments(
         i: in_segments(forward.spec.outputs[i], grad)
         for i, grad in incoming.items()
         if forward.spec.outputs[i].mode != "count"
+        and not forward.spec.is_empty(forward.spec.outputs[i])
     }
     segments = _checkpoints.cut(
         forward.spec,
@@ -147,13 +206,45 @@ def _gradients_of_segments(
     return gradients[: len(forward.tensors)]
 
 
+def _with_values_before(loop: TracedLoop) -> TracedLoop:
+    """The loop with temporary variables, where other operations may have changed the variables."""
+    tensors = list(loop.tensors)
+    for i, value in loop.read_before.items():
+        tensors[i] = ops.tf_ti_temporary_variable(value)
+    return dataclasses.replace(loop, tensors=tensors)
+
+
+@_tf.register_gradient("TfTi>TemporaryVariable")
+@_tf.do_not_convert
+def _temporary_variable_gradient(op: tf.Operation, grad: Any) -> Any:
+    """The gradient of a handle is its variable's."""
+    return grad
+
+
+def _zeros_like(tensor: tf.Tensor, parameter: tf.Tensor) -> tf.Tensor | None:
+    """The gradient of an input of a loop that nothing depends on, by the body's parameter."""
+    if tensor.dtype == tf.resource:
+        return _tf.zeros_like_variable(tensor) if _tf.has_gradient(tensor) else None
+    dtype = tensor.dtype
+    if dtype == tf.variant and not _tf.is_list(tensor):  # a history of values of the parameter
+        return tf.zeros_like(tensor) if parameter.dtype not in (tf.bool, tf.string) else None
+    return tf.zeros_like(tensor) if _tf.is_trainable(dtype) or dtype == tf.variant else None
+
+
 def _is_zero(grad: tf.Tensor) -> bool:
-    """True if TensorFlow filled in the gradient of an output that nothing depends on."""
-    return (
-        isinstance(grad, tf.Tensor)
-        and not isinstance(grad, _tf.EagerTensor)
-        and grad.op.type == "ZerosLike"
-    )
+    """True if TensorFlow filled in the gradient of an output that nothing depends on.
+
+    Zeros that a user gives are no such gradient, as a second derivative may be taken by them: a
+    tape watches them, or tf.gradients did not make them.
+    """
+    if not tf.is_symbolic_tensor(grad) or grad.op.type != "ZerosLike":
+        return False
+    if grad.dtype == tf.variant:
+        return True
+    around, _, scope = tf.get_current_name_scope().rpartition("/")
+    by_gradients = scope.endswith("_grad")
+    is_filled_in = not by_gradients or grad.op.name.rpartition("/")[0] == around
+    return is_filled_in and not _tf.is_watched(grad)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +290,13 @@ class _Forward:
             )
         return self.outputs[found[0]]
 
+    def count(self) -> tf.Tensor | None:
+        """The number of iterations that the inputs tell; None if only histories do."""
+        for given, tensor in zip(self.spec.inputs, self.tensors):
+            if given.is_counted and given.is_sliced:
+                return tf.cast(_slices.num_pieces(given, tensor), tf.int64)
+        return None
+
     def split(self, output: _spec.Output, grad: tf.Tensor) -> tf.Tensor:
         """The gradient of a concatenation as a sequence, whatever the extents of the pieces."""
         like = self.history(output.source)
@@ -209,7 +307,7 @@ def _copy(graph: _tf.FuncGraph, outer_graph: tf.Graph | None) -> _tf.FuncGraph:
     """A copy of a function's graph; its definition does not know to what custom gradients refer."""
     if not hasattr(graph, "tf_ti_copies"):
         _custom_gradients.find(graph)
-    return _graphs.extract(
+    copy = _graphs.extract(
         "body",
         graph,
         [[t] for t in graph.inputs],
@@ -217,6 +315,10 @@ def _copy(graph: _tf.FuncGraph, outer_graph: tf.Graph | None) -> _tf.FuncGraph:
         rename_functions=True,
         outer_graph=outer_graph,
     )
+    for op in copy.get_operations():
+        if op.type in _graphs.WITH_FUNCTIONS and _tf.is_marked(op, _REFUSED):
+            _tf.use_gradient(op, _refuse_second_gradient)
+    return copy
 
 
 class _Reverse:
@@ -227,8 +329,10 @@ class _Reverse:
         forward: _Forward,
         incoming: Mapping[int, tf.Tensor],
         num_iterations: tf.Tensor | None,
+        gives_zeros: bool = False,
     ):
         self.forward = forward
+        self.gives_zeros = gives_zeros
         self.num_iterations = num_iterations
         self.spec = forward.spec
         self.graph = forward.graph
@@ -239,11 +343,10 @@ class _Reverse:
         self.lengths: list[tf.Tensor] = []  # of outputs
         self.results: list[tf.Tensor] = []
         self.back_edges: list[tuple[int, int]] = []
+        self.operations = set(self.graph.get_operations())
         self.parameters_of_states = {parameter for _, parameter in self.spec.back_edges}
-        self.room_for_factors = _MOST_FACTORS * sum(
-            _extents.some_size(parameter)
-            for i, (spec, parameter) in enumerate(zip(self.spec.inputs, self.graph.inputs))
-            if spec.is_sliced or i in self.parameters_of_states
+        self.room_for_factors = _MOST_FACTORS * _extents.some_size_of_iteration(
+            self.spec, self.graph.inputs
         )
         # Where gradients enter the body: (result, gradient), and for parameters directly.
         self.seeds: list[tuple[tf.Tensor, tf.Tensor]] = []
@@ -329,7 +432,8 @@ class _Reverse:
 
     def _turned(self, tensor: tf.Tensor, axis: int) -> tf.Tensor:
         """The same with the loop's values, which come first along the axis, turned round."""
-        shift = self.num_iterations - tf.shape(tensor, tf.int64)[axis]
+        count = self.forward.count() if self.num_iterations is None else self.num_iterations
+        shift = count - tf.shape(tensor, tf.int64)[axis]
         return tf.roll(tf.reverse(tensor, [axis]), shift, axis)
 
     def _add_states(self, last: dict[int, tf.Tensor]) -> dict[int, int]:
@@ -405,7 +509,9 @@ class _Reverse:
         wanted = [
             i
             for i, parameter in enumerate(self.graph.inputs)
-            if _tf.is_trainable(parameter.dtype) or parameter.dtype in (tf.resource, tf.variant)
+            if _tf.is_trainable(parameter.dtype)
+            or parameter.dtype == tf.variant
+            or (parameter.dtype == tf.resource and _tf.has_gradient(parameter))
         ]
         with self.graph.as_default():
             found = [None] * len(wanted)
@@ -417,14 +523,9 @@ class _Reverse:
             gradients = {}
             for i, grad in zip(wanted, found):
                 given = self.spec.inputs[i]
-                if given.mode == "sequence" and _tf.is_opaque(self.graph.inputs[i]):
-                    if grad is None:
-                        continue
-                    if not given.part_size:
-                        raise ValueError(
-                            f"{given.label}: a gradient reaches what a loop inside the body "
-                            "recorded; such gradients are not supported"
-                        )
+                is_opaque = given.mode == "sequence" and _tf.is_opaque(self.graph.inputs[i])
+                if is_opaque and grad is None:
+                    continue
                 if grad is not None and i not in self.states:
                     self._check_is_known(i)
                 terms = [*self.direct.get(i, ()), *([] if grad is None else [grad])]
@@ -464,9 +565,7 @@ class _Reverse:
         if spec.mode == "value" and i not in self.states and isinstance(grad, tf.IndexedSlices):
             values = self._add_output(grad.values, "concat", label)
             indices = self._add_output(grad.indices, "concat", label)
-            return lambda outputs: tf.IndexedSlices(
-                outputs[values], outputs[indices], _shape_of(tensor)
-            )
+            return lambda outputs: _rows_of(tensor, outputs[values], outputs[indices])
         with self.graph.as_default():
             grad = tf.convert_to_tensor(grad)
         if i in self.states:
@@ -492,10 +591,8 @@ class _Reverse:
         if spec.mode == "value":
             found = self._add_output(grad, "sum", label)
             return lambda outputs: _with_shape_of(tensor, outputs[found])
-        if spec.mode == "sequence" and spec.part_size:
-            return self._add_history_of_segments(grad, tensor, spec.axis, label)
         if spec.mode == "sequence":
-            found = self._add_output(grad, "sequence", label)
+            found = self._add_output(grad, "sequence", label, part_size=spec.part_size)
             return lambda outputs: outputs[found]
         if spec.mode == "iterator" and grad.dtype == tf.variant:
             raise ValueError(f"{spec.label}: its elements, variants, have no gradient")
@@ -514,23 +611,6 @@ class _Reverse:
             sign = 1 if spec.stride > 0 or not _slices.tiles(spec) else -1
             found = self._add_output(grad, "concat", label, axis=spec.axis, stride=sign)
         return lambda outputs: _slices.put_back(spec, tensor, outputs[found])
-
-    def _add_history_of_segments(
-        self, grad: tf.Tensor, like: tf.Tensor, axis: int, label: str
-    ) -> Callable[..., Any]:
-        """Joins the elements of a segment's history; later all segments' elements come apart."""
-        element = _element_of(grad)
-        if element.shape.is_fully_defined():
-            with self.graph.as_default():
-                joined = _stack(grad, element, label)
-            found = self._add_output(joined, "concat", label)
-            return lambda outputs: _unstack(outputs[found], element, label)
-        with self.graph.as_default():
-            joined = ops.tf_ti_sequence_concat(
-                grad, dtype=element.dtype, element_shape=element.shape, axis=axis
-            )
-        found = self._add_output(joined, "concat", label, axis=axis)
-        return lambda outputs: ops.tf_ti_sequence_split(outputs[found], like, axis=axis)
 
     def _is_worth_joining(self, grad: tf.Tensor) -> bool:
         """True for x^T @ y of few rows, where the factors of all iterations take little memory.
@@ -602,20 +682,27 @@ class _Reverse:
             if i in self.parameters_of_states:
                 spec = dataclasses.replace(spec, mode="sequence", part_size=0)
                 source = ~i
-            candidates.append(([self.graph.inputs[i]], spec, source))
+            parameter = self.graph.inputs[i]
+            candidates.append(([parameter, *_recorded.records_of(parameter)], spec, source))
         for _, output in self.spec.recorded_results():
             value = self.graph.outputs[output.source]
+            if _custom_gradients.linearity(value.op):
+                continue
             spec = _spec.Input(output.label, value.shape, "sequence", part_size=0)
             candidates.append(([value], spec, output.source))
         candidates += zip(self.parameters, self.inputs, self.tensors)
 
-        given = [group[0] for group, *_ in candidates]
-        needed = _graphs.needed_operations(given, self.results, follow_controls=False)
+        given = [tensor for group, *_ in candidates for tensor in group]
+        effects = self._effects()
+        needed = _graphs.needed_operations(given, self.results, effects, follow_controls=False)
+        for i, tensor in self._stand_ins(needed).items():
+            group, *_ = candidates[i]
+            candidates[i] = (group, self.spec.inputs[i], tensor)
         used = {t.ref() for op in needed for t in op.inputs} | {t.ref() for t in self.results}
         targets = {parameter for _, parameter in self.back_edges}
         first_own = len(candidates) - len(self.parameters)
         keep = [
-            group[0].ref() in used or position - first_own in targets
+            any(t.ref() in used for t in group) or position - first_own in targets
             for position, (group, *_) in enumerate(candidates)
         ]
         if self.num_iterations is None and not any(
@@ -636,8 +723,18 @@ class _Reverse:
                 inputs.append(spec)
                 tensors.append(self.forward.history(source) if isinstance(source, int) else source)
                 groups.append(group)
-        _check_repeatable(needed, self.graph)
-        body = _graphs.extract("gradient", self.graph, groups, self.results, follow_controls=False)
+        _check_repeatable([op for op in needed if op in self.operations], self.graph)
+        body = _graphs.extract(
+            "gradient",
+            self.graph,
+            groups,
+            self.results,
+            effects,
+            follow_controls=bool(effects),
+            others={op: add for op in needed if (add := _loop_again(op)) is not None},
+        )
+        _refuse(self.operations.intersection(needed), body)
+        body.outputs += _body.recorded(body, [[t] for t in body.inputs], ())
         loop_spec = _spec.LoopSpec(
             tuple(inputs),
             tuple(self.outputs),
@@ -646,9 +743,58 @@ class _Reverse:
             tuple(t.shape for t in body.outputs),
             reverse=not self.spec.reverse,
             fuse=self.spec.fuse,
+            parallel_iterations=self.spec.parallel_iterations,
         )
-        loop = TracedLoop(loop_spec, body, tensors, self.num_iterations, lengths=self.lengths)
+        loop = TracedLoop(
+            loop_spec,
+            body,
+            tensors,
+            self.num_iterations,
+            lengths=self.lengths,
+            num_results=len(self.results),
+            gives_zeros=self.gives_zeros,
+        )
         return _lower.run_loop(loop, name="TensorIteratorGradient")
+
+    def _effects(self) -> list[tf.Operation]:
+        """The operations of gradient functions that run even if nobody uses their results.
+
+        They and the reads of variables that they change wait for one another. No operation waits
+        for the forward body's operations, whose effects are over.
+        """
+        operations = self.graph.get_operations()
+        own = [op for op in operations if op not in self.operations]
+        effects = _graphs.effects(own)
+        if effects:
+            for op in self.operations:
+                _graphs.keep_controls(op, lambda _: False)
+            for op in own:
+                _graphs.keep_controls(op, lambda other: other not in self.operations)
+            in_order = _graphs.find_unrepeatable(self.graph).union(effects)
+            _graphs.chain([op for op in own if op in in_order])
+        return effects
+
+    def _stand_ins(self, needed: Sequence[tf.Operation]) -> dict[int, tf.Tensor]:
+        """Lists without elements, by parameter, for states that the body's operations only write.
+
+        To keep the states themselves would take a list for each iteration.
+        """
+        lists = [
+            (result, i) for result, i in self.spec.back_edges if _tf.is_list(self.graph.inputs[i])
+        ]
+        if not lists:
+            return {}
+        forward = _graphs.needed_operations(self.graph.inputs, self.graph.outputs)
+        found = {}
+        for result, i in lists:
+            parameter = self.graph.inputs[i]
+            is_only_written = _written.is_only_written(parameter, needed, self.results)
+            if is_only_written and _written.keeps_its_length(
+                parameter, forward, self.graph.outputs[result]
+            ):
+                final, *_ = self.spec.find_outputs("last", result)
+                found[i] = _empty_list_like(self.forward.outputs[final])
+        return found
 
     def _disagreeing(self) -> Sequence[int]:
         """The inputs that tell numbers of iterations, unless these are known to agree."""
@@ -661,6 +807,63 @@ class _Reverse:
         except Unknown:
             return [i for i, spec in enumerate(self.spec.inputs) if spec.is_counted]
         return () if counts.may_leave else counts.counted
+
+
+def _may_be_nonlinear(op: tf.Operation) -> bool:
+    """True for a conditional, a loop of TensorFlow's or a call with a custom gradient inside."""
+    is_ours = op.type in _spec.OPS
+    return not is_ours and _custom_gradients.is_nonlinear_inside(op)
+
+
+def _refuse(operations: Iterable[tf.Operation], copied: _tf.FuncGraph) -> None:
+    """Refuses gradients of the copies of operations whose custom gradients may not be linear."""
+    for op in filter(_may_be_nonlinear, operations):
+        (copy,) = {copied.tf_ti_copies[t.ref()].op for t in op.outputs}
+        _tf.mark(copy, _REFUSED)
+
+
+def _loop_again(op: tf.Operation) -> Callable[[list[tf.Tensor]], list[tf.Tensor]] | None:
+    """Adds a loop whose second gradient reaches the records that it reads.
+
+    None for another operation, and for a loop that reads no records and that `_refuse` leaves.
+    """
+    if op.type not in _spec.OPS:
+        return None
+    loop = TracedLoop.from_op(op)
+    operations = loop.body.get_operations()
+    if not _recorded.has_records(loop.body) and not any(map(_may_be_nonlinear, operations)):
+        return None
+
+    def add(inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+        tensors, scalars = inputs[: len(loop.tensors)], inputs[len(loop.tensors) :]
+        limit = None if loop.num_iterations is None else scalars.pop(0)
+        body = _recorded.only_records(loop.body)
+        _refuse(operations, body)
+        again = dataclasses.replace(
+            loop,
+            body=body,
+            tensors=tensors,
+            num_iterations=limit,
+            lengths=scalars,
+            outputs=(),
+        )
+        return _lower.add_op(again, op.name)
+
+    return add
+
+
+@_tf.do_not_convert
+def _refuse_second_gradient(op: tf.Operation, *grads: tf.Tensor | None) -> list[None]:
+    """Gives no gradient of an operation whose values a reverse loop computed again."""
+    if getattr(_thread, "is_pushing", False):
+        return [None] * len(op.inputs)
+    cure = "take tf_ti.while_loop in place of an inner tf.while_loop, and tf.where of a tf.cond"
+    if op.type in _graphs.CALLS:
+        cure = "let the body call that function without jit_compile"
+    raise ValueError(
+        f"a custom gradient in {op.type} {op.name!r} of a loop's body is not linear in what it "
+        f"gets: it has no second derivatives there; {cure}"
+    )
 
 
 def _check_repeatable(operations: Sequence[tf.Operation], graph: _tf.FuncGraph) -> None:
@@ -685,7 +888,7 @@ def _check_repeatable(operations: Sequence[tf.Operation], graph: _tf.FuncGraph) 
 
 def _empty_list_like(tensor: tf.Tensor) -> tf.Tensor:
     """Zeros for the elements of a list; where their shape is known they need no memory."""
-    element = _tf.list_element(tensor)
+    element = _tf.spec_inside(tensor)
     if element is None or not element.shape.is_fully_defined():
         return tf.zeros_like(tensor)
     return tf.raw_ops.TensorListReserve(
@@ -717,49 +920,17 @@ def _sum_of_lists(*lists: tf.Tensor) -> tf.Tensor:
 
 
 def _is_gradient_of_read(tensor: tf.Tensor) -> bool:
+    """True for a list of one element; not of a variant, which cannot be added to none."""
     op = tensor.op
-    return op.type == "TensorListSetItem" and op.inputs[0].op.type == "TensorListReserve"
-
-
-def _stack(history: tf.Tensor, element: tf.TensorSpec, label: str) -> tf.Tensor:
-    """The elements of a history along a new first axis."""
-    given = _spec.Input(label, element.shape, "sequence", part_size=0)
-    return _pass_on(history, element, given, _spec.Output(label, element.dtype, "stack", 0))
-
-
-def _unstack(tensor: tf.Tensor, element: tf.TensorSpec, label: str) -> tf.Tensor:
-    """The history of the elements along the first axis."""
-    given = _spec.Input(label, element.shape, "index")
-    return _pass_on(tensor, element, given, _spec.Output(label, tf.variant, "sequence", 0))
-
-
-def _pass_on(
-    tensor: tf.Tensor, element: tf.TensorSpec, given: _spec.Input, made: _spec.Output
-) -> tf.Tensor:
-    """Runs a loop whose body returns its parameter."""
-    graph = _tf.FuncGraph("tf_ti_pass_on")
-    graph.tf_ti_copies = {}
-    with graph.as_default():
-        graph.inputs.append(tf.compat.v1.placeholder(element.dtype, element.shape))
-        graph.outputs = [tf.identity(graph.inputs[0])]
-    spec = _spec.LoopSpec((given,), (made,), (), (element.dtype,), (element.shape,))
-    return _lower.run_loop(TracedLoop(spec, graph, [tensor]))[0]
-
-
-def _element_of(history: tf.Tensor) -> tf.TensorSpec:
-    """The type of the tensors of a history that a loop of this graph made."""
-    while history.op.type in ("AddN", "Identity"):
-        history = history.op.inputs[0]
-    spec = _spec.LoopSpec.from_op(history.op)
-    source = spec.outputs[history.value_index].source
-    return tf.TensorSpec(spec.result_shapes[source], spec.result_types[source])
+    is_write = op.type == "TensorListSetItem" and op.inputs[0].op.type == "TensorListReserve"
+    return is_write and op.inputs[2].dtype != tf.variant
 
 
 def _comes_from_branches(tensor: tf.Tensor) -> bool:
     seen, stack = set(), [tensor.op]
     while stack:
         op = stack.pop()
-        if op.type in ("If", "StatelessIf", "Case", "StatelessCase"):
+        if op.type in _graphs.CONDITIONALS:
             return True
         if op not in seen:
             seen.add(op)
@@ -780,13 +951,12 @@ def _with_shape_of(tensor: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
     return tf.broadcast_to(grad, tf.shape(tensor))
 
 
-@_tf.register_gradient(_checkpoints.RECORDED)
-@_tf.do_not_convert
-def _recorded_gradient(
-    op: tf.Operation, grad: tf.Tensor, unused_grad: tf.Tensor
-) -> list[tf.Tensor | None]:
-    """A recorded value has the gradient of the operation that gave it, not of the record."""
-    return [None, grad]
+def _rows_of(tensor: tf.Tensor, values: tf.Tensor, indices: tf.Tensor) -> tf.IndexedSlices:
+    """The gradient of a tensor as rows, which have its shape where no iteration tells it, too."""
+    shape = _shape_of(tensor)
+    if not values.shape[1:].is_fully_defined():
+        values = tf.reshape(values, tf.concat([tf.shape(indices), tf.cast(shape[1:], tf.int32)], 0))
+    return tf.IndexedSlices(values, indices, shape)
 
 
 @_tf.register_gradient("TfTi>SequenceSplit")

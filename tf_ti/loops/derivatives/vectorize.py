@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
@@ -141,7 +142,10 @@ class _Vectorizer:
             lanes = inputs[len(parameters) :][: len(lanes)]
             pfor = _tf.make_pfor(self._pfor, source, lanes[0] if lanes else self._size)
             for inside, tensor, value in zip(source.inputs, own, (*parameters, *shared)):
-                _tf.copy_handle_data(inside, tensor)
+                if value.is_stacked and value.dtype == tf.variant:
+                    _tf.copy_handle_data_of_lanes(inside, tensor, self._size)
+                else:
+                    _tf.copy_handle_data(inside, tensor)
                 _tf.set_converted(pfor, inside, _wrap(tensor, value.is_stacked, pfor))
             for i, result in enumerate(source.outputs):
                 wrapped = _tf.converted(pfor, result)
@@ -275,6 +279,27 @@ def _vectorize_sum(pfor_input: Any) -> Any:
 def _vectorize_zeros(pfor_input: Any) -> Any:
     pfor = pfor_input.pfor
     return _wrap(tf.zeros_like(_unwrap(pfor, pfor_input.input(0))), True, pfor)
+
+
+def _reads_all_lanes(pfor_input: Any) -> bool:
+    """True if all lanes read one element of their lists, whose static shape is known."""
+    lists, index, shape = pfor_input.inputs
+    known = tf.get_static_value(shape.t)
+    is_known = known is not None and np.size(known) > 0 and -1 not in known
+    return lists.is_stacked and not index.is_stacked and is_known
+
+
+@_tf.register_pfor_where(_reads_all_lanes, "TensorListGetItem")
+def _vectorize_read(pfor_input: Any) -> Any:
+    # TensorFlow forgets the static shape, without which an element that is not there has no zeros.
+    lists, index, shape = (wrapped.t for wrapped in pfor_input.inputs)
+    elements = tf.raw_ops.TensorListGetItem(
+        input_handle=lists if lists.shape.rank == 0 else lists[0],
+        index=index,
+        element_shape=tf.concat([pfor_input.pfor.loop_len_vector, shape], 0),
+        element_dtype=pfor_input.get_attr("element_dtype"),
+    )
+    return _tf.wrap(elements, True)
 
 
 @_tf.register_pfor("TfTi>SequenceSplit")

@@ -12,11 +12,14 @@ from tensorflow.types.experimental import ConcreteFunction
 from tf_ti import _tf
 from tf_ti.loops import lower as _lower
 from tf_ti.loops.passes import (
+    counted as _counted,
     counters as _counters,
     cut as _cut,
     growth as _growth,
     products as _products,
     programs as _programs,
+    reads as _reads,
+    writes as _writes,
 )
 from tf_ti.loops.passes.analysis import Analysis, analyse
 from tf_ti.loops.passes.step import Account, Fuse, Note, Step, Unknown
@@ -81,10 +84,12 @@ class Outcome:
     Attributes:
         outputs: its outputs.
         notes: the account of its passes.
+        is_gone: true if other operations took its place.
     """
 
     outputs: list[tf.Tensor]
     notes: tuple[Note, ...] = ()
+    is_gone: bool = False
 
 
 # Recognizers of whole loops, by the type of the operation that they know: from an analysis, what
@@ -109,6 +114,9 @@ def _recognize(candidate: Candidate) -> Step | None:
 
 # All passes, in their order.
 PASSES = (
+    Pass("counted", Fuse.ALL, lambda candidate: _counted.count(candidate.loop)),
+    Pass("stacks", Fuse.ALL, lambda candidate: _writes.stack_writes(candidate.loop)),
+    Pass("slices", Fuse.ALL, lambda candidate: _reads.slice_reads(candidate.loop)),
     Pass("counters", Fuse.ALL, lambda candidate: _counters.split(candidate.loop)),
     Pass("recognition", Fuse.WHOLE, _recognize),
     Pass("products", Fuse.ALL, lambda candidate: _products.split(candidate.analysis)),
@@ -162,7 +170,7 @@ def run(
         _forget(loop.body)
     if graph is not None:
         _keep_account(graph.get_operations()[before:], name, tuple(notes))
-    return Outcome(outputs, tuple(notes))
+    return Outcome(outputs, tuple(notes), is_gone)
 
 
 def fusing(fuse: Any, functions: Sequence[Callable[..., Any]] = ()) -> Fuse:
@@ -202,7 +210,8 @@ def _keep_account(made: list[tf.Operation], name: str | None, notes: tuple[Note,
     if op is not None:
         name = name or op.name.rpartition("/")[2]
         scope = tf.get_current_name_scope()
-        path = f"{scope}/{name}" if scope else name
+        # A name that ends with a slash is that of a scope, as for TensorFlow.
+        path = name[:-1] if name.endswith("/") else f"{scope}/{name}" if scope else name
         op.tf_ti_account = Account(path, notes, _tf.place_of(op))
 
 

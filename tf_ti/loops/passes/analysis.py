@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.loops import slices as _slices, spec as _spec
-from tf_ti.loops.passes import batching as _batching
+from tf_ti.loops.passes import batching as _batching, failing as _failing
 from tf_ti.loops.passes.step import Unknown
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as _graphs
@@ -381,7 +381,7 @@ class _Levels:
         if op in self._bound:
             raise Unknown("a custom gradient holds it together with others")
         _batching.check(op, is_stacked)
-        if not self._counts.has_iterations and _batching.needs_iterations(op, is_stacked):
+        if not self._counts.has_iterations and _failing.may_fail(op, is_stacked, self._outside):
             raise Unknown("it may fail where there is no iteration")
         if any(is_stacked):
             size = size_of(filter(_batching.is_read, op.outputs))
@@ -390,6 +390,14 @@ class _Levels:
                     f"its values are {_many(size)}, more than {_LARGEST} times those of the slices "
                     "and outputs"
                 )
+
+    def _outside(self, parameter: tf.Tensor) -> tf.Tensor | None:
+        i = self._uses.parameters.get(parameter.op)
+        if i is None:
+            outermost = _tf.outermost(parameter)
+            return None if outermost is parameter else outermost
+        is_same = i not in self._states and self._loop.spec.inputs[i].mode == "value"
+        return self._loop.tensors[i] if is_same else None
 
     def _is_after(self, op: tf.Operation, after: set[tf.Operation]) -> bool:
         if any(t.ref() in self._uses.staying for t in op.outputs):

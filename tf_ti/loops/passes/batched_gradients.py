@@ -4,6 +4,7 @@ The values stay as they are. The gradient is still the user's function of one it
 it is asked for in a loop, of which fission does as much at once as it knows.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -81,6 +82,8 @@ def _gradients(
             for mode in ["stack" if is_stacked[k] else "sum"]
         ],
     )
+    # Effects take place from the last element to the first, as elsewhere in gradients.
+    spec = dataclasses.replace(spec, reverse=bool(body.graph.control_outputs))
     loop = TracedLoop.around(body, spec, given)
     found = dict(zip(wanted, _passes.run(loop, Fuse.ALL).outputs))
     for k, grad in found.items():

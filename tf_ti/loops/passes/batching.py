@@ -23,18 +23,20 @@ TYPES = frozenset(
 )
 _HALVES = (tf.float16, tf.bfloat16)
 # TensorFlow's kernels refuse an empty batch, or end the process there.
-_NEVER_EMPTY = "AvgPool AvgPool3D BandedTriangularSolve MaxPool MaxPool3D MirrorPad".split()
+NEVER_EMPTY = "AvgPool AvgPool3D BandedTriangularSolve MaxPool MaxPool3D MirrorPad".split()
 # Operations of matrices, which are the last two axes of an input, that fail for some matrices.
-_DECOMPOSITIONS = """
+DECOMPOSITIONS = """
     Cholesky Eig LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSquareRoot Qr
     SelfAdjointEigV2 Svd
 """.split()
-_SOLVERS = "BandedTriangularSolve MatrixSolve MatrixTriangularSolve".split()
+SOLVERS = "BandedTriangularSolve MatrixSolve MatrixTriangularSolve".split()
 # The number of axes that TensorFlow's kernels take, those of gradients too, and those with fewer.
 _MOST_AXES = 6
 _FEWER_AXES = {"LogSoftmax": 5, "MirrorPad": 5, "Softmax": 5}
 # The number of runs of axes, along which the same inputs are broadcast, that they take.
 _MOST_RUNS = 5
+# The longest sum that is right: 2^14 is, in TensorFlow 2.21.
+_LONGEST_SUM = 2**13
 Tensors: TypeAlias = list[tf.Tensor]
 Add = Callable[[tf.Operation, Tensors, Sequence[bool]], Sequence[tf.Tensor]]
 
@@ -134,15 +136,6 @@ def check(op: tf.Operation, is_stacked: Sequence[bool]) -> None:
     misfit = rule.misfit(op, is_stacked)
     if misfit is not None:
         raise Unknown(misfit, op)
-
-
-def needs_iterations(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
-    """True if it may fail outside of a loop that has no iteration in which it would."""
-    if any(is_stacked):
-        return op.type in _NEVER_EMPTY
-    if op.type in ("Slice", "StridedSlice"):
-        return any(tf.get_static_value(position) is None for position in op.inputs[1:])
-    return op.type in ("GatherNd", "GatherV2", *_DECOMPOSITIONS, *_SOLVERS)
 
 
 def is_product(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
@@ -373,6 +366,30 @@ def _matmul(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> T
     return [_turned(_rows_times(b, a, not transpose_a))]
 
 
+def _of_long_product(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
+    (rows, inner), (_, columns) = (
+        t.shape[::-1] if op.get_attr(f"transpose_{name}") else t.shape
+        for name, t in zip("ab", op.inputs)
+    )
+    return _of_long_sums(op, is_stacked, [rows, inner, columns])
+
+
+def _of_long_sums(
+    op: tf.Operation, is_stacked: Sequence[bool], lengths: Iterable[int | None]
+) -> str | None:
+    """OneDNN's batched products are wrong in TensorFlow 2.21 where sums are long and threads many.
+
+    Args:
+        op: a product.
+        is_stacked: for each factor, true if it differs from iteration to iteration.
+        lengths: of the sums of the product, and of its gradients, which are over the other axes.
+    """
+    if not all(is_stacked) or op.outputs[0].dtype not in (*_HALVES, tf.float32):
+        return None
+    is_short = all(length is not None and length <= _LONGEST_SUM for length in lengths)
+    return None if is_short else "TensorFlow's batched products may be wrong for so long sums"
+
+
 def _rows_times(rows: tf.Tensor, matrix: tf.Tensor, transpose: bool) -> tf.Tensor:
     """One product with all rows of all matrices."""
     *outer, width = extents(rows)
@@ -425,9 +442,29 @@ def _einsum_of(equation: str, tensors: Tensors) -> tf.Tensor:
     return tf.cast(tf.einsum(equation, *tensors), dtype)
 
 
-def _without_free_letter(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
-    letters = set(op.get_attr("equation").decode())
-    return "it uses all letters" if set("zyxwvutsrqponmlkjihgfedcba") <= letters else None
+def _of_einsum(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
+    equation = op.get_attr("equation").decode()
+    if set("zyxwvutsrqponmlkjihgfedcba") <= set(equation):
+        return "it uses all letters"
+    operands = equation.split("->")[0].split(",")
+    if len(operands) == 1:
+        return None
+    extents_of: dict[str, int | None] = {}
+    for labels, tensor in zip(operands, op.inputs):
+        before, _, after = labels.partition("...")
+        dims = tensor.shape.as_list()
+        extents_of.update(zip(before, dims))
+        extents_of.update(zip(reversed(after), reversed(dims)))
+    # The labels of one factor that are in the result, and the labels of both that are not.
+    one, other = map(set, operands)
+    result = set(equation.split("->")[1])
+    sums = (one - other) & result, (other - one) & result, (one & other) - result
+    # An extent that is not known is too long.
+    lengths = [
+        math.prod(extents_of[label] or 2 * _LONGEST_SUM for label in labels if label in extents_of)
+        for labels in sums
+    ]
+    return _of_long_sums(op, is_stacked, lengths)
 
 
 def _images(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
@@ -600,9 +637,9 @@ def _rules() -> dict[str, Rule]:
     rules |= dict.fromkeys(("Mean", "Prod", "Sum"), _axes_at(1, once=_reduced))
     rules |= dict.fromkeys(images.split(), of_images)
     rules |= dict.fromkeys(resizing.split(), Rule(_images, stacked=(0,)))
-    of_last_axes = [*_DECOMPOSITIONS, *transforms.split(), *colors.split()]
+    of_last_axes = [*DECOMPOSITIONS, *transforms.split(), *colors.split()]
     rules |= dict.fromkeys(of_last_axes, Rule(_as_it_is, stacked=(0,)))
-    rules |= dict.fromkeys(_SOLVERS, Rule(_solve))
+    rules |= dict.fromkeys(SOLVERS, Rule(_solve))
     return rules | {
         "AddN": Rule(_add_all),
         "BatchMatMulV2": Rule(_batch_matmul),
@@ -611,14 +648,14 @@ def _rules() -> dict[str, Rule]:
         "ClipByValue": Rule(_as_it_is, stacked=(0,), misfit=_with_tensors_beside),
         "ConcatV2": Rule(_concat, constants=(-1,)),
         "Const": Rule(_as_it_is),
-        "Einsum": Rule(_einsum, misfit=_without_free_letter, once=_einsum),
+        "Einsum": Rule(_einsum, misfit=_of_einsum, once=_einsum),
         "ExpandDims": _axes_at(1, added=1),
         "Fill": Rule(_as_it_is, stacked=()),
         "GatherNd": Rule(_as_it_is, stacked=(1,)),
         "GatherV2": Rule(_gather, constants=(2,), misfit=_of_pairs),
         "IdentityN": Rule(_identities),
         "LogSoftmax": Rule(_as_it_is),
-        "MatMul": Rule(_matmul),
+        "MatMul": Rule(_matmul, misfit=_of_long_product),
         "MatrixBandPart": Rule(_as_it_is, stacked=(0,)),
         "MatrixDiagPartV3": Rule(_as_it_is, stacked=(0,)),
         "MatrixDiagV3": Rule(_as_it_is, stacked=(0,)),

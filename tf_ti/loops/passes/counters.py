@@ -7,7 +7,10 @@ Only a loop that has tensors of as many elements gets another one: others may go
 """
 
 import dataclasses
+import functools
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
@@ -17,8 +20,32 @@ from tf_ti.loops.passes.step import Mention, Note, Step
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """An integer of the body that counts.
+
+    Attributes:
+        by: the number that each iteration adds.
+        state: the tensor that the state has before the loop.
+        offset: the difference between this integer and the state.
+    """
+
+    by: int
+    state: tf.Tensor
+    offset: int
+
+    @property
+    def first(self) -> int | None:
+        """The integer in the first iteration, if that is known."""
+        known = _tf.static_value(self.state)
+        return None if known is None else int(known) + self.offset
+
+
 # A limit may be far beyond the iterators, which is an error of the loop's, and of no allocation.
 _MOST_STEPS = 2**20
+# The most values of a counter that become a constant of the graph.
+_MOST_KNOWN = 2**10
 
 
 def split(loop: TracedLoop) -> Step | None:
@@ -29,7 +56,7 @@ def split(loop: TracedLoop) -> Step | None:
         return None
     found = {}
     for edge in loop.spec.back_edges:
-        by = _added(loop, *edge)
+        by = added(loop, *edge)
         if by is not None:
             found[edge] = by
     steps = _steps(loop) if found else None
@@ -43,7 +70,7 @@ def split(loop: TracedLoop) -> Step | None:
     return _with_slices(loop, found, *steps, counts.order) if found else None
 
 
-def _added(loop: TracedLoop, result: int, parameter: int) -> int | None:
+def added(loop: TracedLoop, result: int, parameter: int) -> int | None:
     """What each iteration adds to a state, if it is a counter."""
     value, made = loop.body.inputs[parameter], without_identity(loop.body.outputs[result])
     is_scalar = value.shape.rank == made.shape.rank == loop.tensors[parameter].shape.rank == 0
@@ -54,9 +81,76 @@ def _added(loop: TracedLoop, result: int, parameter: int) -> int | None:
         number, sign = (right, -1) if left is value else (None, 0)
     else:
         number, sign = (right if left is value else left if right is value else None), 1
-    known = None if number is None else tf.get_static_value(number)
+    known = None if number is None else _known(loop, number)
     # Integers wrap around, so a number of int64 does as much.
     return None if known is None else (sign * int(known) + 2**63) % 2**64 - 2**63
+
+
+def _known(loop: TracedLoop, number: tf.Tensor) -> Any:
+    """The static value of a tensor of the body: of a constant, or of an invariant that is one."""
+    known = tf.get_static_value(number)
+    if known is None and number.op.type == "Placeholder":
+        outside = invariant(loop, position(loop, number))
+        known = None if outside is None else tf.get_static_value(outside)
+    return known
+
+
+def unstacked(loop: TracedLoop, op: tf.Operation) -> tf.Tensor | None:
+    """The tensor whose element an operation of the body reads, through a list of its elements.
+
+    None if it reads no list, or if the list was not unstacked before the loop.
+    """
+    if op.type != "TensorListGetItem":
+        return None
+    source = without_identity(op.inputs[0])
+    if source.op.type != "Placeholder":
+        return None
+    array = invariant(loop, position(loop, source))
+    if array is None or not tf.is_symbolic_tensor(array):
+        return None
+    made = without_identity(array).op
+    return made.inputs[0] if made.type == "TensorListFromTensor" else None
+
+
+def index_of(loop: TracedLoop, tensor: tf.Tensor) -> Index | None:
+    """The way in which an integer of the body counts; None if it does not, or may wrap around."""
+    parameters = {parameter.ref(): i for i, parameter in enumerate(loop.body.inputs)}
+    offset = 0
+    while (tensor := without_identity(tensor)).ref() not in parameters:
+        op = tensor.op
+        if op.type == "Cast" and (op.inputs[0].dtype, tensor.dtype) == (tf.int32, tf.int64):
+            tensor = op.inputs[0]
+            continue
+        if op.type not in ("Add", "AddV2", "Sub"):
+            return None
+        tensor, number = op.inputs
+        known = _known(loop, number)
+        if known is None and op.type != "Sub":
+            tensor, known = number, _known(loop, tensor)
+        if known is None or tensor.shape.rank != 0:
+            return None
+        offset += -int(known) if op.type == "Sub" else int(known)
+    for result, parameter in loop.spec.back_edges:
+        if parameter == parameters[tensor.ref()] and tensor.dtype in (tf.int32, tf.int64):
+            by = added(loop, result, parameter)
+            return None if by is None else Index(by, loop.tensors[parameter], offset)
+    return None
+
+
+def position(loop: TracedLoop, parameter: tf.Tensor) -> int:
+    """The position of a parameter of the body."""
+    return next(i for i, given in enumerate(loop.body.inputs) if given is parameter)
+
+
+def invariant(loop: TracedLoop, parameter: int) -> tf.Tensor | None:
+    """The value that a parameter has in all iterations, if that is one from before the loop."""
+    if parameter >= len(loop.tensors) or loop.spec.inputs[parameter].mode != "value":
+        return None
+    for result, target in loop.spec.back_edges:
+        if target == parameter:
+            kept = without_identity(loop.body.outputs[result]) is loop.body.inputs[parameter]
+            return loop.tensors[parameter] if kept else None
+    return loop.tensors[parameter]
 
 
 def _steps(loop: TracedLoop) -> tuple[int | tf.Tensor, str] | None:
@@ -78,6 +172,21 @@ def _steps(loop: TracedLoop) -> tuple[int | tf.Tensor, str] | None:
     return None
 
 
+def _numbers(
+    initial: tf.Tensor, by: int, steps: int | tf.Tensor, order: int
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """The values of a counter in the iterations, and the addends of its last value."""
+    first = _tf.static_value(initial)
+    if first is not None and isinstance(steps, int) and steps <= _MOST_KNOWN:
+        # Few operations are traced sooner. Integers wrap around here, too.
+        added = (by * np.arange(steps + 1)).astype(initial.dtype.as_numpy_dtype)
+        numbers = np.asarray(first).reshape([1]) + added
+        return tf.constant(numbers[:-1][::order]), [tf.constant(numbers[-1])]
+    added = by * tf.range(steps, dtype=tf.int64)
+    values = initial + tf.cast(added if order > 0 else added[::-1], initial.dtype)
+    return values, [initial, tf.cast(by * tf.cast(steps, tf.int64), initial.dtype)]
+
+
 def _with_slices(
     loop: TracedLoop,
     counters: dict[tuple[int, int], int],
@@ -91,10 +200,7 @@ def _with_slices(
     for (result, parameter), by in counters.items():
         initial = tensors[parameter]
         with tf.name_scope("before_loop"):
-            added = by * tf.range(steps, dtype=tf.int64)
-            values = initial + tf.cast(added if order > 0 else added[::-1], initial.dtype)
-            total = tf.cast(by * tf.cast(steps, tf.int64), initial.dtype)
-            last[result] = initial, total
+            values, last[result] = _numbers(initial, by, steps, order)
         shape = inputs[parameter].shape
         # An error of lengths names what tells the number, and no state.
         inputs[parameter] = _spec.Input(told_by, shape, "index", 0, start, end, order)
@@ -124,7 +230,10 @@ def _with_slices(
 
     def finish(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
         own, its = iter(outputs), set(left)
-        return [next(own) if o in its else tf.add(*last[o.source]) for o in spec.outputs]
+        return [
+            next(own) if o in its else functools.reduce(tf.add, last[o.source])
+            for o in spec.outputs
+        ]
 
     where = "before it, for all iterations"
     text = f"computed {where}: {', '.join(spec.inputs[p].label for _, p in counters)}, which counts"

@@ -14,8 +14,9 @@ from tf_ti._library import ops
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
-# The number of inputs before the parameters of its functions, by operation of control flow.
-_CONTROL_FLOW = {
+# The number of inputs before the parameters of its functions, by operation that runs functions.
+_BEFORE_PARAMETERS = {
+    **dict.fromkeys(_graphs.CALLS, 0),
     "Case": 1,
     "If": 1,
     "StatelessCase": 1,
@@ -48,8 +49,8 @@ def _check(graph: _tf.FuncGraph, labels: Sequence[str]) -> None:
         return " or ".join(dict.fromkeys(found))
 
     for op in graph.get_operations():
-        if op.type in _CONTROL_FLOW:
-            _check_functions(op, [name_of([t]) for t in op.inputs[_CONTROL_FLOW[op.type] :]])
+        if op.type in _BEFORE_PARAMETERS:
+            _check_functions(op, [name_of([t]) for t in op.inputs[_BEFORE_PARAMETERS[op.type] :]])
         elif _grows(op.node_def) and op.inputs[1].op.type != "TfTi>ListIndex":
             with graph.as_default(), tf.device(op.device):
                 size = tf.raw_ops.TensorListLength(input_handle=op.inputs[0])
@@ -75,7 +76,7 @@ def _may_grow(graph: tf.Graph, name: str) -> bool:
     return any(map(_grows, nodes)) or any(
         _may_grow(graph, inner)
         for node in nodes
-        if node.op in _CONTROL_FLOW
+        if node.op in _BEFORE_PARAMETERS
         for inner in _graphs.function_names(node)
     )
 

@@ -10,7 +10,13 @@ from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
 from tf_ti.loops import spec as _spec
-from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as _graphs
+from tf_ti.loops.tracing import (
+    custom_gradients as _custom_gradients,
+    extents as _extents,
+    graphs as _graphs,
+    heavy as _heavy,
+    recorded as _recorded,
+)
 from tf_ti.loops.tracing.structure import Structure
 
 
@@ -111,8 +117,7 @@ def trace(
         if result is not None and not isinstance(result, _RESULTS):
             raise TypeError(f"the body must return tensors, got {result!r}")
 
-    num_results, all_variables = len(graph.outputs), tuple(graph.variables)
-    controls = tuple(graph.function_captures.control)
+    variables, controls = tuple(graph.variables), tuple(graph.function_captures.control)
     _custom_gradients.find(graph)
     if any(_graphs.is_call(op) for op in graph.get_operations()):
         graph = _graphs.extract(
@@ -126,15 +131,38 @@ def trace(
         is_own = True
     elif is_own:
         _custom_gradients.close(graph)
-    inputs = [[t] for t in graph.inputs]
-    variables = {id(v.handle): v for v in all_variables}
-    for i, capture in enumerate(captures):
-        parameter = inputs[len(specs) + i]
-        reads = _plain_reads(parameter[0], graph.outputs) if id(capture) in variables else []
+    return from_graph(graph, len(specs), captures, variables, controls, structure, body, is_own)
+
+
+def from_graph(
+    graph: _tf.FuncGraph,
+    num_arguments: int,
+    captures: Sequence[tf.Tensor],
+    variables: tuple[tf.Variable, ...],
+    controls: tuple[Any, ...],
+    structure: Any,
+    source: Any,
+    is_own: bool = True,
+) -> Body:
+    """The body that a graph is, whose calls are inlined and whose custom gradients are closed.
+
+    Args:
+        graph: the graph. It is changed where it `is_own`, and copied otherwise.
+        num_arguments: the number of its inputs that are no captures.
+        captures: what the others stand for.
+        variables, controls, structure, source: as the attributes of a `Body`.
+        is_own: true if nobody else needs the graph.
+    """
+    captured: list[Any] = list(captures)
+    inputs, num_results = [[t] for t in graph.inputs], len(graph.outputs)
+    handles = {id(v.handle): v for v in variables}
+    for i, capture in enumerate(captured):
+        parameter = inputs[num_arguments + i]
+        reads = _plain_reads(parameter[0], graph.outputs) if id(capture) in handles else []
         if reads:
-            captures[i] = variables[id(capture)]
+            captured[i] = handles[id(capture)]
             parameter[:] = reads
-    results = graph.outputs + recorded(graph, inputs, graph.inputs[: len(specs)])
+    results = graph.outputs + recorded(graph, inputs, graph.inputs[:num_arguments])
     if is_own:
         _tf.forget_captures(graph)
         graph.outputs = results
@@ -144,15 +172,15 @@ def trace(
         graph = _graphs.extract("body", graph, inputs, results, graph.control_outputs)
     return Body(
         graph,
-        tuple(captures),
-        all_variables,
+        tuple(captured),
+        variables,
         controls,
         tuple(t.shape for t in graph.inputs),
         structure,
         num_results,
         tuple(t.dtype for t in graph.outputs),
         tuple(t.shape for t in graph.outputs),
-        body,
+        source,
     )
 
 
@@ -171,30 +199,77 @@ def recorded(
 ) -> list[tf.Tensor]:
     """The tensors of the body that its gradient uses as they were, and does not compute again.
 
-    They are the outputs of stateful operations, unless these only check, and the elements that are
-    read of lists that are states: to read an element again would take a copy of each list.
+    These are the outputs of stateful operations, unless the operations only check, and the elements
+    that operations and inner loops read of lists that are states: to read an element again would
+    take a copy of each list.
     """
     given = [tensor for group in inputs for tensor in group]
     lists = {t.ref() for t in states if t.dtype == tf.variant}  # with those that they become
-    found = []
+    found = {}  # operations, and whether they do more than read lists
     for op in graph.get_operations():
         reads_list = any(t.ref() in lists for t in op.inputs)
-        if reads_list and op.type in ("TensorListSetItem", "Identity"):
-            lists.update(t.ref() for t in op.outputs)
-        is_read = reads_list and op.type == "TensorListGetItem"
+        if reads_list and op.type in ("TensorListSetItem", "Identity", *_spec.OPS):
+            lists.update(t.ref() for t in op.outputs if _tf.is_list(t))
+        is_read = reads_list and op.type in ("TensorListGetItem", *_spec.OPS)
         has_effects = not _graphs.only_does(op, _tf.CHECKS)
         if is_read or has_effects:
-            found.append(op)
-    if not found:
+            found[op] = has_effects
+    return [
+        tensor
+        for tensor in _needed_outputs(graph, given, list(found))
+        if found[tensor.op] or tensor.ref() not in lists
+    ]
+
+
+def recorded_for_custom_gradients(graph: _tf.FuncGraph) -> list[tf.Tensor]:
+    """The results of operations with custom gradients, and of loops with such operations inside.
+
+    A custom gradient that is not linear must get all of an operation's gradient at once. Were its
+    results computed again by the gradient of a loop, a part of the second gradient would be theirs.
+    """
+    found = []
+    for op in graph.get_operations():
+        if _graphs.has_custom_gradient(op):
+            gradient = _custom_gradients.of(op)
+            if gradient is None or not gradient.is_silu:
+                found.append(op)
+        elif op.type in _spec.OPS and not _tf.is_stateful(op):
+            if any(map(_custom_gradients.may_be_nonlinear, _graphs.traced_functions(op))):
+                found.append(op)
+    return _needed_outputs(graph, graph.inputs, found)
+
+
+def recorded_as_heavy(graph: _tf.FuncGraph, spec: _spec.LoopSpec) -> list[tf.Tensor]:
+    """The results that would take longer to compute again than to record.
+
+    If one result of an operation is recorded, all are: its gradient may need each of them.
+    """
+    size = _extents.some_size_of_iteration(spec, graph.inputs)
+    heavy = set(_heavy.find(graph, size))
+
+    def reads(op: tf.Operation) -> Sequence[tf.Tensor]:
+        return () if op.type == "StopGradient" else op.inputs
+
+    differentiated = _graphs.needed_operations(
+        graph.inputs, graph.outputs, follow_controls=False, reads=reads
+    )
+    return [tensor for op in differentiated if op in heavy for tensor in op.outputs]
+
+
+def _needed_outputs(
+    graph: _tf.FuncGraph, given: Sequence[tf.Tensor], operations: Sequence[tf.Operation]
+) -> list[tf.Tensor]:
+    """The outputs of some operations that others read, or that a gradient may."""
+    if not operations:
         return []
     needed = _graphs.needed_operations(given, graph.outputs, graph.control_outputs)
     # No result depends on the value of an assertion, say.
     computing = _graphs.needed_operations(given, graph.outputs, follow_controls=False)
-    read = {t.ref() for op in computing for t in _graphs.reads(op)}
+    read = {t.ref() for op in computing if not _recorded.is_record(op) for t in _graphs.reads(op)}
     read.update(t.ref() for t in graph.outputs)
     return [
         tensor
-        for op in found
+        for op in operations
         if op in needed
         for i, tensor in enumerate(op.outputs)
         if tensor.dtype != tf.resource and (tensor.ref() in read or _may_be_needed(op, i))

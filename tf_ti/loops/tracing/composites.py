@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _arguments, _tf
+from tf_ti.loops.tracing import extents as _extents
 
 
 def to_value(label: str, value: Any, by_python: bool = False) -> Any:
@@ -71,13 +72,36 @@ def in_graph(component: Any) -> tf.Tensor:
     """A component for a graph: an empty list takes the place of a TensorArray of eager mode."""
     if not _tf.is_eager_array(component):
         return component
-    shape = component.element_shape
-    dims = -1 if shape.rank is None else [-1 if n is None else n for n in shape.as_list()]
     return tf.raw_ops.TensorListReserve(
-        element_shape=tf.constant(dims, tf.int32),
+        element_shape=tf.constant(_extents.of_elements(component.element_shape), tf.int32),
         num_elements=component.size(),
         element_dtype=component.dtype,
     )
+
+
+def list_of(array: tf.TensorArray) -> tf.Tensor:
+    """A list with the elements of a TensorArray of eager mode."""
+    made = in_graph(array)
+    for i, item in enumerate(_tf.elements_of(array)):
+        if item is not None:
+            made = tf.raw_ops.TensorListSetItem(input_handle=made, index=i, item=item)
+    return made
+
+
+def array_of(items: tf.Tensor, like: tf.TensorArray) -> tf.TensorArray:
+    """A TensorArray of eager mode like another one, with the elements of a list."""
+    dims = _extents.of_elements(like.element_shape)
+    count = int(tf.raw_ops.TensorListLength(input_handle=items))
+
+    def element(i: int) -> tf.Tensor | None:
+        try:
+            return tf.raw_ops.TensorListGetItem(
+                input_handle=items, index=i, element_shape=dims, element_dtype=like.dtype
+            )
+        except tf.errors.InvalidArgumentError:  # it was not written
+            return None
+
+    return _tf.with_elements(like, list(map(element, range(count))))
 
 
 def component_specs(spec: tf.TypeSpec) -> list[tf.TensorSpec]:
@@ -144,26 +168,50 @@ def row_type(label: str, spec: tf.TypeSpec, axis: int) -> tf.TypeSpec:
 
 def taken_specs(spec: tf.TypeSpec, row: tf.TypeSpec) -> list[tf.TensorSpec]:
     """The specs of one row of a value, encoded, as an iteration takes it."""
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return [tf.TensorSpec([], spec.row_splits_dtype)]
-    return [row] if isinstance(spec, tf.TensorSpec) else given_specs(row)
+    found = []
+    for part, part_row in zip(_tf.part_specs(spec), _tf.part_specs(row)):
+        if isinstance(part, tf.RaggedTensorSpec):
+            found.append(tf.TensorSpec([], part.row_splits_dtype))
+        else:
+            found += _encoded_specs(part_row)
+    return found
 
 
-def to_rows(value: Any) -> list[tf.Tensor]:
-    """All rows, encoded: tensors whose first axis counts them. Of a ragged tensor the numbers."""
-    if isinstance(value, tf.RaggedTensor):
-        return [tf.range(value.nrows())]
-    return _tf.encode_rows(type_of(value), value) if is_composite(value) else [value]
+def parts_with_rows(value: Any) -> list[Any]:
+    """The parts of a value; the gradients of ragged ones are dense."""
+    parts = _tf.parts_of(type_of(value), value, has_rows=True)
+    return [_with_dense_gradient(p) if isinstance(p, tf.RaggedTensor) else p for p in parts]
 
 
-def taken_row(value: Any, row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
-    """A row of `value`, from the tensors that encode it."""
-    if isinstance(value, tf.RaggedTensor):
-        taken = tf.gather(value, tensors[0])
-        if isinstance(row, tf.TensorSpec):
-            taken.set_shape(row.shape)
-        return taken
-    return _tf.decode(row, tensors) if is_composite(value) else tensors[0]
+def _with_dense_gradient(ragged: tf.RaggedTensor) -> tf.RaggedTensor:
+    """The same value. TensorFlow's gradient of its rows is IndexedSlices, which many ops refuse."""
+    values = ragged.flat_values
+    return ragged.with_flat_values(tf.reshape(values, tf.shape(values)))
+
+
+def to_rows(parts: Sequence[Any]) -> list[tf.Tensor]:
+    """All rows, encoded: tensors whose first axis counts rows. A ragged tensor's are numbered."""
+    found = []
+    for part in parts:
+        if isinstance(part, tf.RaggedTensor):
+            found.append(tf.range(part.nrows()))
+        else:
+            found += _tf.encode_rows(type_of(part), part) if is_composite(part) else [part]
+    return found
+
+
+def taken_row(row: tf.TypeSpec, parts: Sequence[Any], tensors: Sequence[tf.Tensor]) -> Any:
+    """A row of the value that consists of `parts`, from the tensors that encode it."""
+    remaining, found = iter(tensors), []
+    for part, part_row in zip(parts, _tf.part_specs(row)):
+        if isinstance(part, tf.RaggedTensor):
+            taken = tf.gather(part, next(remaining))
+            if isinstance(taken, tf.Tensor):
+                taken.set_shape(part_row.shape)
+            found.append(taken)
+        else:
+            found.append(_decoded(part_row, remaining))
+    return _tf.from_parts(row, iter(found))
 
 
 def is_ragged_row(row: tf.TypeSpec) -> bool:
@@ -224,30 +272,71 @@ def _is_extension(spec: tf.TypeSpec) -> bool:
 
 
 def given_specs(row: tf.TypeSpec) -> list[tf.TensorSpec]:
-    """The specs of one row of a result, encoded; that of a ragged tensor with its length."""
-    if is_ragged_row(row):
-        return [tf.TensorSpec(row.shape, row.dtype), tf.TensorSpec([], row.row_splits_dtype)]
-    return [tf.TensorSpec(spec.shape, spec.dtype) for spec in _tf.row_component_specs(row)]
+    """The specs of one row of a result, encoded.
+
+    A ragged tensor is encoded in the number of its rows, the lengths of the rows at each level, and
+    its values.
+    """
+    return [spec for part in _tf.part_specs(row) for spec in _given_specs(part)]
+
+
+def _given_specs(part: tf.TypeSpec) -> list[tf.TensorSpec]:
+    if not isinstance(part, tf.RaggedTensorSpec):
+        return _encoded_specs(part)
+    shape, splits = part.shape, part.row_splits_dtype
+    if shape.rank is not None:
+        shape = [None, *shape.as_list()[part.ragged_rank + 1 :]]
+    lengths = [tf.TensorSpec([None], splits)] * part.ragged_rank
+    return [tf.TensorSpec([], splits), *lengths, tf.TensorSpec(shape, part.dtype)]
 
 
 def given_modes(row: tf.TypeSpec) -> list[str]:
     """The modes that join the rows of a result, one for each tensor that encodes them."""
-    return ["concat", "stack"] if is_ragged_row(row) else ["stack"] * len(given_specs(row))
+    modes = []
+    for part in _tf.part_specs(row):
+        is_ragged, count = isinstance(part, tf.RaggedTensorSpec), len(_given_specs(part))
+        modes += ["stack"] + (["concat"] if is_ragged else ["stack"]) * (count - 1)
+    return modes
 
 
 def given_row(value: Any, row: tf.TypeSpec) -> list[tf.Tensor]:
-    if is_ragged_row(row):
-        return [value, tf.shape(value, row.row_splits_dtype)[0]]
-    return _tf.encode_row(row, value) if is_composite(value) else [value]
+    found = []
+    for part, spec in zip(_tf.parts_of(row, value), _tf.part_specs(row)):
+        if isinstance(part, tf.RaggedTensor):
+            found += [part.nrows(), *part.nested_row_lengths(), part.flat_values]
+        elif isinstance(spec, tf.RaggedTensorSpec):
+            found += [tf.shape(part, spec.row_splits_dtype)[0], part]
+        else:
+            found += _tf.encode_row(spec, part) if is_composite(part) else [part]
+    return found
 
 
 def from_rows(row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
     """The value that has these rows."""
     if isinstance(row, tf.TensorSpec):
         return tensors[0]
-    if is_ragged_row(row):
-        return tf.RaggedTensor.from_row_lengths(*tensors, validate=False)
-    return _tf.decode(_tf.batch_spec(row, _tf.known_extent(tensors[0], 0)), tensors)
+    spec, remaining, found = _tf.batch_spec(row, _tf.known_extent(tensors[0], 0)), iter(tensors), []
+    for part, part_row in zip(_tf.part_specs(spec), _tf.part_specs(row)):
+        if isinstance(part, tf.RaggedTensorSpec):
+            *lengths, values = [next(remaining) for _ in _given_specs(part_row)]
+            ragged = tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False)
+            components = tf.nest.flatten(ragged, expand_composites=True)
+            found.append(tf.nest.pack_sequence_as(part, components, expand_composites=True))
+        else:
+            found.append(_decoded(part, remaining))
+    return _tf.from_parts(spec, iter(found))
+
+
+def _encoded_specs(part: tf.TypeSpec) -> list[tf.TensorSpec]:
+    """The specs of a part of a row that is no ragged tensor, as TensorFlow encodes it."""
+    if isinstance(part, tf.TensorSpec):
+        return [part]
+    return [tf.TensorSpec(spec.shape, spec.dtype) for spec in _tf.row_component_specs(part)]
+
+
+def _decoded(part: tf.TypeSpec, tensors: Iterator[tf.Tensor]) -> Any:
+    encoded = [next(tensors) for _ in _encoded_specs(part)]
+    return encoded[0] if isinstance(part, tf.TensorSpec) else _tf.decode(part, encoded)
 
 
 def dense_if_even(value: Any) -> Any:

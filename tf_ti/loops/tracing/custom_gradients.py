@@ -8,22 +8,32 @@ it has no meaning in a copy of the graph, nor where part of the graph is done el
 gradient is asked for, or where it uses a tape, whose tensors Python cannot see. Where an operation
 is copied these tensors are further inputs, and the copy has a gradient of its own: the user's
 function, of the copy's inputs.
+
+A function that is not linear in the gradients that it gets must be called once, with their sum. So
+the loop's gradient reads the results of such an operation as the loop recorded them: were they
+computed again, the second gradient would call the function for these, too. It is refused where the
+operation stands in a conditional or a loop of TensorFlow, whose inner values nobody records.
 """
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops.tracing import closures as _closures, graphs as _graphs
+from tf_ti.loops.spec import OPS
+from tf_ti.loops.tracing import closures as _closures, graphs as _graphs, linearity as _linearity
 
 _uid = itertools.count()
+# By the name of the operation's gradient, or a copy's.
+_by_name: "weakref.WeakValueDictionary[str, CustomGradient]" = weakref.WeakValueDictionary()
 # In a thread that calls a gradient function to find its references `is_whole` is true, or false.
 _asking = threading.local()
 
@@ -36,11 +46,13 @@ class _Trace:
         graph: its graph.
         parameters: a placeholder for the gradient of each output, or None.
         returned: the values that it returned.
+        effects: the operations that run even if nobody uses their results.
     """
 
     graph: _tf.FuncGraph
     parameters: Sequence[Any]
     returned: Sequence[Any]
+    effects: Sequence[tf.Operation]
 
     @classmethod
     def of(cls, function: Callable[..., Any], grads: Sequence[Any]) -> "_Trace":
@@ -52,11 +64,11 @@ class _Trace:
                 return tensor
             return tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
 
-        with graph.as_default():
+        with graph.as_default(), _tf.EffectsInOrder():
             parameters = tf.nest.map_structure(parameter, list(grads), expand_composites=True)
             returned = list(function(None, *parameters))
-        _release(graph)
-        return cls(graph, parameters, returned)
+        release(graph)
+        return cls(graph, parameters, returned, _graphs.effects(graph.get_operations()))
 
     def stand_ins(self, grads: Sequence[Any]) -> dict[Any, tf.Tensor] | None:
         """The tensors that stand in for the parameters; None if such gradients do not fit."""
@@ -74,6 +86,18 @@ class _Trace:
         """The returned values, flat."""
         return tf.nest.flatten(self.returned, expand_composites=True)
 
+    @functools.cached_property
+    def is_linear(self) -> bool:
+        """True if it is known to be linear in the gradients that it gets, and only computes.
+
+        Effects, too, must take place once for the sum of the gradients.
+        """
+        if self.effects:
+            return False
+        given = tf.nest.flatten(list(self.parameters), expand_composites=True)
+        parameters = [t for t in given if isinstance(t, tf.Tensor)]
+        return _linearity.is_linear(self.graph, parameters, self.values)
+
     @property
     def used(self) -> list[tf.Tensor]:
         """The tensors of other graphs that it uses, or returns."""
@@ -86,7 +110,7 @@ class _Trace:
         return _count_none(self.returned)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class CustomGradient:
     """The gradient of an operation, and of its copies.
 
@@ -97,8 +121,10 @@ class CustomGradient:
         num_outputs: how many outputs the operation has that `function` knows.
         num_results: how many of these are results; the others are arguments.
         is_silu: whether it is tf.nn.silu's.
-        trace: the trace of the call that found the references, if there was one: some functions can
-            be called only once.
+        trace: a trace of the function to use again, if it was called before a gradient was asked
+            for: some functions can be called only once.
+        is_linear: true if the function is known to be linear in the gradients that it gets; None
+            if it was not called yet.
     """
 
     name: str
@@ -108,6 +134,7 @@ class CustomGradient:
     num_results: int
     is_silu: bool
     trace: _Trace | None
+    is_linear: bool | None = None
 
     @property
     def _graph(self) -> tf.Graph:
@@ -125,11 +152,15 @@ class CustomGradient:
         if trace is None or trace.stand_ins(grads) is None:
             with self._graph.as_default():
                 trace = _Trace.of(self.function, grads)
+        self.is_linear = trace.is_linear
         stand_ins = {**dict(zip(self.references, inputs)), **(trace.stand_ins(grads) or {})}
+        for outside, inside in getattr(self._graph, "captures", ()):
+            if inside.ref() in stand_ins:
+                stand_ins[outside.ref()] = stand_ins[inside.ref()]
         self._check_known(trace.used, stand_ins)
         find(trace.graph)
         inside = [t for t in trace.values if getattr(t, "graph", None) is trace.graph]
-        made = _graphs.copy_to_default_graph(trace.graph, inside, (), stand_ins)
+        made = _graphs.copy_to_default_graph(trace.graph, inside, trace.effects, stand_ins)
         stand_ins |= zip([t.ref() for t in inside], made)
         found = [stand_ins.get(t.ref(), t) if tf.is_symbolic_tensor(t) else t for t in trace.values]
         returned = tf.nest.pack_sequence_as(trace.returned, found, expand_composites=True)
@@ -145,6 +176,18 @@ class CustomGradient:
                     "gradient function refer to it by a local variable of the function around it"
                 )
 
+    def find_linearity(self) -> bool:
+        """`is_linear`; calls the function if it was not called yet."""
+        if self.is_linear is None:
+            trace, is_whole = self.trace, True
+            if trace is None:
+                like = [reference.deref() for reference in self.references[: self.num_outputs]]
+                trace, is_whole = _ask(self._graph, like, self.function)
+            if trace is None:
+                return False
+            self.trace, self.is_linear = trace if is_whole else None, trace.is_linear
+        return self.is_linear
+
     def claim(self, op: tf.Operation) -> None:
         """Makes it the gradient of an operation that has all that it refers to as inputs."""
 
@@ -152,8 +195,10 @@ class CustomGradient:
         def gradient(op: tf.Operation, *grads: Any) -> list[Any]:
             return self.gradients(list(op.inputs), grads)
 
-        _tf.set_gradient(op, f"CustomGradient-tf_ti-{next(_uid)}", gradient)
+        name = f"CustomGradient-tf_ti-{next(_uid)}"
+        _tf.set_gradient(op, name, gradient)
         op.tf_ti_gradient = self
+        _by_name[name] = self
 
     def group(self, op: tf.Operation) -> set[tf.Operation]:
         """The operation, and those between the arguments and its results or its gradient's."""
@@ -172,16 +217,57 @@ def of(op: tf.Operation) -> CustomGradient | None:
     return getattr(op, "tf_ti_gradient", None)
 
 
+def linearity(op: tf.Operation) -> bool | None:
+    """Whether the custom gradients of an operation are known to be linear; None if it has none.
+
+    They are its own, or those of operations inside of a call, or of a loop without effects. It
+    calls the functions that were not called yet.
+    """
+    if _graphs.has_custom_gradient(op):
+        return _are_linear([of(op)])
+    if op.type in _graphs.CALLS or (op.type in OPS and not _tf.is_stateful(op)):
+        return linearity_inside(op)
+    return None
+
+
+def linearity_inside(op: tf.Operation) -> bool | None:
+    """`linearity` of the custom gradients in the functions that an operation runs."""
+    operations = [
+        inner
+        for body in _graphs.traced_functions(op)
+        for inner in _graphs.with_custom_gradients(body)
+    ]
+    return _are_linear(map(of, operations)) if operations else None
+
+
+def _are_linear(gradients: Iterable[CustomGradient | None]) -> bool:
+    """True if all are known to be linear; calls the functions that were not called yet."""
+    return all(gradient is not None and gradient.find_linearity() for gradient in gradients)
+
+
+def is_nonlinear_inside(op: tf.Operation) -> bool:
+    """True if a custom gradient inside of a conditional, a loop or a call may not be linear."""
+    return not _are_linear(map(_by_name.get, _graphs.names_of_inner_gradients(op)))
+
+
+def may_be_nonlinear(graph: _tf.FuncGraph) -> bool:
+    """True if a graph, or one of its calls and loops, has a custom gradient that may not be linear.
+
+    It calls no function.
+    """
+    gradients = map(of, _graphs.with_custom_gradients(graph))
+    return any(gradient is None or not gradient.is_silu for gradient in gradients)
+
+
 def find(graph: _tf.FuncGraph) -> None:
-    """Finds the tensors to which the custom gradients of a graph, and of its calls, may refer.
+    """Finds the tensors to which the custom gradients of a graph, and of its functions, may refer.
 
     Where that takes a call of a gradient function that fails, its operation is left as it is.
     """
-    _release(graph)
-    graphs, seen = [graph], {graph}
-    while graphs:
-        graph = graphs.pop()
-        operations = graph.get_operations()
+    if isinstance(graph, _tf.FuncGraph):
+        release(graph)
+    for each in _graphs.with_functions(graph):
+        operations = each.get_operations()
         new = [
             op
             for op in operations
@@ -192,12 +278,19 @@ def find(graph: _tf.FuncGraph) -> None:
             place = {op: k for k, op in enumerate(in_order)}
         for op in new:
             op.tf_ti_gradient = _found(op, place)
-        for op in operations:
-            if op.type in _graphs.CALLS:
-                called = getattr(_tf.find_function(graph, op.get_attr("f").name), "graph", None)
-                if called is not None and called not in seen:
-                    seen.add(called)
-                    graphs.append(called)
+            if op.tf_ti_gradient is not None:
+                _by_name[op.get_attr("_gradient_op_type").decode()] = op.tf_ti_gradient
+
+
+def release(graph: tf.Graph) -> None:
+    """Lets the custom gradients of a graph, and of its functions, go with their graphs.
+
+    Nobody but tf_ti may need the graph: TensorFlow finds the gradients by their names for ever.
+    """
+    for traced in (graph, *_tf.graphs_of_functions(graph)):
+        for op in traced.get_operations():
+            if _graphs.has_custom_gradient(op):
+                _tf.release_gradient(op)
 
 
 def close(graph: _tf.FuncGraph) -> None:
@@ -219,15 +312,6 @@ def close(graph: _tf.FuncGraph) -> None:
     graph.outputs = [became.get(t.ref(), t) for t in graph.outputs]
 
 
-def _release(graph: tf.Graph) -> None:
-    """Lets the custom gradients of a graph of ours, and of its functions, go with their graphs."""
-    if isinstance(graph, _tf.FuncGraph):
-        for traced in (graph, *_tf.graphs_of_functions(graph)):
-            for op in traced.get_operations():
-                if _graphs.has_custom_gradient(op):
-                    _tf.release_gradient(op)
-
-
 def _found(op: tf.Operation, place: Mapping[tf.Operation, int]) -> CustomGradient | None:
     """The gradient of an operation; `place` numbers all operations in the order of dependence."""
     function = _tf.find_gradient(op)
@@ -237,7 +321,7 @@ def _found(op: tf.Operation, place: Mapping[tf.Operation, int]) -> CustomGradien
     if num_results is not None:
         captured = _captured(op, place, _closures.tensors(function))
     if captured is None:
-        trace, is_whole = _ask(op, function)
+        trace, is_whole = _ask(op.graph, op.outputs, function)
         if trace is None:
             return None
         num_results, captured = trace.num_results, _captured(op, place, trace.used)
@@ -272,18 +356,25 @@ def _count_none(returned: Sequence[Any]) -> int:
     return next((k for k, grad in enumerate(returned) if grad is not None), len(returned))
 
 
-def _ask(op: tf.Operation, function: Callable[..., Any]) -> tuple[_Trace | None, bool]:
+def _ask(
+    graph: tf.Graph, like: Sequence[tf.Tensor], function: Callable[..., Any]
+) -> tuple[_Trace | None, bool]:
     """The trace of a gradient function, None if it fails; true if it may be used again.
 
     Such a function may have a loop that calls the same function: that one is not asked.
+
+    Args:
+        graph: the operation's graph.
+        like: tensors of the types of its outputs.
+        function: the function.
     """
     if getattr(_asking, "is_whole", None) is not None:
         _asking.is_whole = False
         return None, False
-    grads = [t if _tf.is_trainable(t.dtype) else None for t in op.outputs]
+    grads = [t if _tf.is_trainable(t.dtype) else None for t in like]
     _asking.is_whole = True
     try:
-        with op.graph.as_default():
+        with graph.as_default():
             return _Trace.of(function, grads), _asking.is_whole
     except Exception:  # the user's: who asks for the gradient gets it
         return None, False
@@ -299,7 +390,10 @@ def _captured(
         return None
     inputs = {t.ref() for t in op.inputs}
     captured = {}
+    is_ours = hasattr(op.graph, "tf_ti_copies")
+    inside = {} if is_ours else {outside.ref(): t for outside, t in op.graph.captures}
     for tensor in tensors:
+        tensor = inside.get(tensor.ref(), tensor)  # as a branch, or another function, knows it
         if _is_around(tensor.graph, op.graph):
             continue
         if tensor.graph is not op.graph:

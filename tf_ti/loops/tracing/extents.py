@@ -208,6 +208,27 @@ def some_size(tensor: tf.Tensor) -> int:
     return shape.num_elements() * tensor.dtype.size if shape.is_fully_defined() else 0
 
 
+def of_elements(shape: tf.TensorShape) -> int | list[int]:
+    """The shape of a list's elements, as operations on lists get it."""
+    return -1 if shape.rank is None else [-1 if n is None else n for n in shape.as_list()]
+
+
+def some_extent(tensor: tf.Tensor, axis: int) -> int:
+    """An extent of a tensor, or some extent; 0 if the tensor's rank is not known."""
+    shape = _known(tensor.shape)
+    return 0 if shape.rank is None else shape.as_list()[axis]
+
+
+def some_size_of_iteration(spec: _spec.LoopSpec, parameters: Sequence[tf.Tensor]) -> int:
+    """The bytes of an iteration's states and slices, where they have some extents."""
+    states = {parameter for _, parameter in spec.back_edges}
+    return sum(
+        some_size(parameter)
+        for i, (given, parameter) in enumerate(zip(spec.inputs, parameters))
+        if given.is_sliced or i in states
+    )
+
+
 def shapes_where_all_are_known(tensors: Sequence[tf.Tensor]) -> list[tf.TensorShape]:
     """The shapes of tensors of a function, where its parameters have some extents."""
     unknown = [tf.TensorShape(None)] * len(tensors)

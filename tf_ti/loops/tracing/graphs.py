@@ -1,8 +1,9 @@
 """Copying part of a function's graph into a function of its own."""
 
+import contextlib
 import itertools
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,14 +16,18 @@ _uid = itertools.count()
 # of which may be no tensors if only others of these read them.
 Others = Mapping[tf.Operation, Callable[[list[Any]], Sequence[Any]]]
 
+# The names of custom gradients begin so.
+_CUSTOM = "CustomGradient-"
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+CONDITIONALS = ("If", "StatelessIf", "Case", "StatelessCase")
+WITH_FUNCTIONS = (*CALLS, *CONDITIONALS, "While", "StatelessWhile")
 
 
 def is_call(op: tf.Operation) -> bool:
     """True if `op` is a function call that may be replaced by the function's operations."""
     if op.type not in CALLS:
         return False
-    function = _tf.find_function(op.graph, op.get_attr("f").name)
+    function = called_function(op)
     graph = getattr(function, "graph", None)
     if graph is None:
         return False
@@ -35,15 +40,43 @@ def is_call(op: tf.Operation) -> bool:
     return not any(map(has_open_gradient, graph.get_operations()))
 
 
+def called_function(op: tf.Operation) -> Any:
+    """The function that a call runs, of several implementations that for the device; or None."""
+    function = _tf.find_function(op.graph, op.get_attr("f").name)
+    if not hasattr(function, "cached_definition") or _tf.expects_xla():
+        return function
+    asked = tf.DeviceSpec.from_string(op.device).device_type
+    device_type = asked or ("GPU" if _tf.expects_gpu() else "CPU")
+    return _tf.implementation(op.graph, function, device_type)
+
+
 def has_custom_gradient(op: tf.Operation) -> bool:
     """True if tf.custom_gradient made it."""
-    attr = op.node_def.attr
-    return op.type == "IdentityN" and attr["_gradient_op_type"].s.startswith(b"CustomGradient-")
+    if op.type != "IdentityN":
+        return False
+    return op.node_def.attr["_gradient_op_type"].s.decode().startswith(_CUSTOM)
 
 
 def has_open_gradient(op: tf.Operation) -> bool:
     """True if it is not known to which tensors its gradient refers; see custom_gradients.py."""
     return has_custom_gradient(op) and getattr(op, "tf_ti_gradient", None) is None
+
+
+def has_custom_gradients(op: tf.Operation) -> bool:
+    """True if the functions that an operation runs have custom gradients inside."""
+    return any(
+        node.op == "IdentityN" and node.attr["_gradient_op_type"].s.startswith(b"CustomGradient-")
+        for node in _nodes_inside(op.graph, op.node_def)
+    )
+
+
+def _nodes_inside(graph: tf.Graph, node: Any) -> Iterator[Any]:
+    """The NodeDefs in the functions that one refers to, and in the functions of these."""
+    for name in function_names(node):
+        function = _tf.find_function(graph, name)
+        for inner in function.cached_definition.node_def if function is not None else ():
+            yield inner
+            yield from _nodes_inside(graph, inner)
 
 
 def reads(op: tf.Operation) -> Sequence[tf.Tensor]:
@@ -93,9 +126,56 @@ def function_names(node: Any) -> list[str]:
     """The functions that a NodeDef's attributes refer to."""
     names = []
     for value in node.attr.values():
-        names += [value.func.name] if value.func.name else []
-        names += [function.name for function in value.list.func]
+        kind = value.WhichOneof("value")
+        if kind == "func":
+            names.append(value.func.name)
+        elif kind == "list":
+            names += [function.name for function in value.list.func]
     return names
+
+
+def traced_functions(op: tf.Operation) -> list[_tf.FuncGraph]:
+    """The graphs, as they were traced or loaded, of the functions that an operation refers to."""
+    if op.type in CALLS:
+        functions = [called_function(op)]
+    else:
+        functions = [_tf.find_function(op.graph, name) for name in function_names(op.node_def)]
+    return [graph for function in functions if (graph := _tf.graph_of(function)) is not None]
+
+
+def with_functions(graph: _tf.FuncGraph) -> Iterator[_tf.FuncGraph]:
+    """A graph, and those of all functions that its operations, and theirs, refer to."""
+    graphs, seen = [graph], {graph}
+    while graphs:
+        each = graphs.pop()
+        yield each
+        for op in each.get_operations():
+            for called in traced_functions(op):
+                if called not in seen:
+                    seen.add(called)
+                    graphs.append(called)
+
+
+def with_custom_gradients(graph: _tf.FuncGraph) -> Iterator[tf.Operation]:
+    """The operations with a custom gradient of a graph, and of its functions."""
+    for each in with_functions(graph):
+        yield from filter(has_custom_gradient, each.get_operations())
+
+
+def names_of_inner_gradients(op: tf.Operation) -> set[str]:
+    """The names of the custom gradients in the functions that an operation refers to."""
+    found, seen, nodes = set(), set(), [op.node_def]
+    while nodes:
+        for name in function_names(nodes.pop()):
+            function = _tf.find_function(op.graph, name)
+            if function is None or name in seen:
+                continue
+            seen.add(name)
+            for node in function.cached_definition.node_def:
+                nodes.append(node)
+                if "_gradient_op_type" in node.attr:
+                    found.add(node.attr["_gradient_op_type"].s.decode())
+    return {name for name in found if name.startswith(_CUSTOM)}
 
 
 def only_does(op: tf.Operation, harmless: Collection[str]) -> bool:
@@ -120,6 +200,11 @@ def _only_does(graph: tf.Graph, node: Any, harmless: Collection[str]) -> bool:
     return all(_only_does(graph, inner, harmless) for inner in nodes)
 
 
+def effects(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
+    """Those of some operations that must run even if nobody uses their results."""
+    return [op for op in operations if _tf.must_run(op) and not only_does(op, _tf.READS)]
+
+
 def find_unrepeatable(graph: _tf.FuncGraph) -> set[tf.Operation]:
     """The operations of a body that may give other values if they run once more, or do harm.
 
@@ -127,7 +212,7 @@ def find_unrepeatable(graph: _tf.FuncGraph) -> set[tf.Operation]:
     """
     operations = graph.get_operations()
     unrepeatable = {op for op in operations if not only_does(op, _tf.READS | _tf.CHECKS)}
-    changed = {t.ref() for op in unrepeatable for t in op.inputs if t.dtype == tf.resource}
+    changed = {t.ref() for op in unrepeatable for t in _tf.changed_resources(op)}
     return unrepeatable | {
         op
         for op in operations
@@ -137,7 +222,7 @@ def find_unrepeatable(graph: _tf.FuncGraph) -> set[tf.Operation]:
 
 
 def _with_names(value: Any, names: dict[str, str]) -> Any:
-    if not names or not (value.func.name or value.list.func):
+    if not (value.func.name or value.list.func):
         return value
     renamed = type(value)()
     renamed.CopyFrom(value)
@@ -164,6 +249,27 @@ def _add_functions(graph: tf.Graph, function: Any, source: tf.Graph) -> None:
         seen |= names
 
 
+def _with_closed_gradients(function: Any) -> Any:
+    """The same function, where custom gradients get the tensors to which they refer as inputs.
+
+    The gradient of a conditional or a loop makes a graph of the function's definition.
+    """
+    graph = _tf.graph_of(function)
+    if graph is None or all(map(has_open_gradient, with_custom_gradients(graph))):
+        return function
+    inputs = [[t] for t in graph.inputs]
+    closed = extract(
+        "closed",
+        graph,
+        inputs,
+        graph.outputs,
+        graph.control_outputs,
+        rename_functions=True,
+        outer_graph=graph.outer_graph,
+    )
+    return _tf.make_function(closed)
+
+
 class _Copier:
     """Copies operations into `graph`.
 
@@ -188,11 +294,22 @@ class _Copier:
         copies = [self.effects.get(op) or self.operations.get(op, []) for op in operations]
         return list(dict.fromkeys(itertools.chain.from_iterable(copies)))
 
+    def _scope(
+        self, op: tf.Operation, controls: Sequence[tf.Operation]
+    ) -> contextlib.AbstractContextManager[Any]:
+        """The device and the control dependencies of a copy. Most copies have none."""
+        scope = contextlib.ExitStack()
+        if op.device:
+            scope.enter_context(tf.device(op.device))
+        if controls:
+            scope.enter_context(self.graph.control_dependencies(controls))
+        return scope
+
     def copy(self, op: tf.Operation, extra_controls: Sequence[tf.Operation], inline: bool) -> None:
         controls = [c for old in op.control_inputs for c in self.operations.get(old, ())]
         controls += extra_controls
         if op in self.others:
-            with tf.device(op.device), self.graph.control_dependencies(controls):
+            with self._scope(op, controls):
                 values = self.others[op]([self.tensors[t.ref()] for t in op.inputs])
             self.tensors.update(zip([t.ref() for t in op.outputs], values))
             self.operations[op] = [v.op for v in values if isinstance(v, tf.Tensor)]
@@ -203,30 +320,31 @@ class _Copier:
         if op.type == "NoOp" and not controls:
             self.operations[op] = []
             return
+        node, names = op.node_def, {}
         attrs = {
             key: value
-            for key, value in op.node_def.attr.items()
+            for key, value in node.attr.items()
             if key != "_class" and not key.startswith("_tpu_replicate")
         }
-        names = {}
-        for name in function_names(op.node_def):
+        for name in function_names(node):
             function = _tf.find_function(op.graph, name)
             if function is None:
                 continue
             if self.rename_functions and op.type not in CALLS:
                 function = _tf.renamed_function(
-                    function, lambda old: f"{old}_{next(_uid)}", kept=CALLS
+                    _with_closed_gradients(function), lambda old: f"{old}_{next(_uid)}", kept=CALLS
                 )
                 names[name] = function.name.decode()
             _add_functions(self.graph, function, op.graph)
-        attrs = {key: _with_names(value, names) for key, value in attrs.items()}
+        if names:
+            attrs = {key: _with_names(value, names) for key, value in attrs.items()}
         inputs, dtypes = reads(op), [t.dtype for t in op.outputs]
         if len(inputs) > len(op.inputs):  # an IdentityN, which has as many outputs
             dtypes = [t.dtype for t in inputs]
             types_of_all = type(attrs["T"])()
             types_of_all.list.type.extend(t.as_datatype_enum for t in dtypes)
             attrs["T"] = types_of_all
-        with tf.device(op.device), self.graph.control_dependencies(controls):
+        with self._scope(op, controls):
             given = [self.tensors[t.ref()] for t in inputs]
             copied = _tf.create_operation(self.graph, op.op_def, given, dtypes, attrs, op.name)
         _tf.copy_gradient(op, copied)
@@ -243,7 +361,7 @@ class _Copier:
             self.tensors[old.ref()] = new
 
     def _inline(self, op: tf.Operation, controls: Sequence[tf.Operation]) -> None:
-        callee = _tf.find_function(op.graph, op.get_attr("f").name).graph
+        callee = called_function(op).graph
         inner = _Copier(self.graph)
         for parameter, argument in zip(callee.inputs, op.inputs):
             inner.tensors[parameter.ref()] = self.tensors[argument.ref()]
@@ -285,15 +403,23 @@ def trace(
     return graph
 
 
+def empty(name: str) -> _tf.FuncGraph:
+    """A graph of ours without operations, whose function has a name of its own."""
+    made = _tf.FuncGraph(f"tf_ti_{name}_{next(_uid)}")
+    made.tf_ti_copies = {}
+    return made
+
+
 def of_function(op: tf.Operation, name: str, shapes: Sequence[tf.TensorShape]) -> _tf.FuncGraph:
     """The graph of a function that `op` refers to: as it was traced, or made of its definition.
 
-    A graph that is not of ours may be empty, so only a custom gradient is reason to look into it:
-    a definition does not know to what that refers.
+    A graph that tf_ti did not make may be empty, so only a custom gradient is a reason to take it:
+    a definition does not know the tensors to which that gradient refers. Calls in a graph that
+    tf_ti makes of a definition have gradients; in a graph that TensorFlow makes they have none.
     """
-    traced = getattr(_tf.find_function(op.graph, name), "graph", None)
+    traced = _tf.graph_of(_tf.find_function(op.graph, name))
     is_ours = hasattr(traced, "tf_ti_copies")
-    if traced is not None and (is_ours or any(map(has_custom_gradient, traced.get_operations()))):
+    if traced is not None and (is_ours or any(True for _ in with_custom_gradients(traced))):
         return traced
     made = _tf.loaded_function_graph(op, name, shapes)
     made.tf_ti_copies = {}
@@ -393,7 +519,7 @@ def extract(
     """
     given = [tensor for group in inputs for tensor in group]
     needed = needed_operations(given, outputs, control_outputs, follow_controls)
-    made = _tf.FuncGraph(f"tf_ti_{name}_{next(_uid)}")
+    made = empty(name)
     if outer_graph is not None:
         made.outer_graph = outer_graph
     copier = _Copier(made, rename_functions, others)
@@ -424,9 +550,8 @@ def join(
         body: the results are its.
         outer_graph: where the new graph looks for functions it does not have.
     """
-    made = _tf.FuncGraph(f"tf_ti_joined_{next(_uid)}")
+    made = empty("joined")
     made.outer_graph = outer_graph
-    made.tf_ti_copies = {}
     shared = condition.outputs[1:]
     own = body.inputs[: len(body.inputs) - len(shared)]
     with made.as_default():
@@ -445,6 +570,37 @@ def join(
 
         values = copy(condition, [made.inputs[i] for i in positions])[1:]
         made.outputs = copy(body, [*made.inputs, *values])
+    made.structured_outputs = tuple(made.outputs)
+    return made
+
+
+def in_turn(
+    name: str,
+    parts: Sequence[tuple[tf.Graph, Sequence[tf.Tensor], Sequence[tf.Tensor]]],
+) -> _tf.FuncGraph:
+    """A new function graph that does what several do, one after the other.
+
+    Its results are those of all. Function calls are replaced by the functions' operations.
+
+    Args:
+        name: a word for the function's name.
+        parts: graphs, each with its parameters, which are alike in all, and its results.
+    """
+    made = _tf.FuncGraph(f"tf_ti_{name}_{next(_uid)}")
+    made.tf_ti_copies = {}
+    with made.as_default():
+        for tensor in parts[-1][1]:
+            placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
+            _tf.copy_handle_data(tensor, placeholder)
+            made.inputs.append(placeholder)
+        for graph, parameters, results in parts:
+            copier = _Copier(made)
+            copier.tensors.update(zip([t.ref() for t in parameters], made.inputs))
+            for op in needed_operations(parameters, results, graph.control_outputs):
+                copier.copy(op, (), inline=True)
+            made.tf_ti_copies.update(_compose(graph, copier))
+            made.outputs += [copier.tensors[t.ref()] for t in results]
+            made.control_outputs += copier.effects_of(graph.control_outputs)
     made.structured_outputs = tuple(made.outputs)
     return made
 

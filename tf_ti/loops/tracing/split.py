@@ -14,14 +14,13 @@ def split(
 ) -> tuple[_tf.FuncGraph | None, tuple[int, ...] | None, _tf.FuncGraph]:
     """Takes an iteration apart: the condition, and with its values the rest.
 
-    Returns the condition, the positions of the parameters that it reads, and the body.
+    Returns the condition, the positions of the parameters that it reads, and the body. The graph
+    becomes the body, so the caller may not use it for anything else.
     """
     groups = [[t] for t in graph.inputs]
     effects = list(graph.control_outputs)
     if condition is None:
-        body = _graphs.extract("body", graph, groups, results, effects)
-        _graphs.chain(body.control_outputs)
-        return None, None, body
+        return None, None, _left(graph, groups, results, effects)
     head = set(_graphs.needed_operations(graph.inputs, [condition]))
     for side in (head, set(graph.get_operations()) - head):
         for op in side:
@@ -44,7 +43,21 @@ def split(
         [condition, *shared.values()],
         [op for op in effects if op in head],
     )
-    body = _graphs.extract("body", graph, [*groups, *([t] for t in shared.values())], results, rest)
     _graphs.chain(test.control_outputs)
-    _graphs.chain(body.control_outputs)
+    body = _left(graph, [*groups, *([t] for t in shared.values())], results, rest)
     return test, read, body
+
+
+def _left(
+    graph: _tf.FuncGraph,
+    groups: Sequence[Sequence[tf.Tensor]],
+    results: Sequence[tf.Tensor],
+    effects: Sequence[tf.Operation],
+) -> _tf.FuncGraph:
+    """The graph without all that its results and effects do not need; it has other parameters."""
+    graph.outputs, graph.control_outputs = list(results), list(effects)
+    _graphs.set_inputs(graph, groups)
+    _graphs.leave_out_dead(graph)
+    graph.structured_outputs = tuple(graph.outputs)
+    _graphs.chain(graph.control_outputs)
+    return graph
