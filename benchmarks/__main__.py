@@ -18,6 +18,8 @@ FAMILIES = (
     "loops",
     "bodies",
     "short_loops",
+    "accelerate",
+    "heavy",
     "arrays",
     "recurrent",
     "bags",

@@ -18,6 +18,8 @@ HEADINGS = {
     "loops": "Loops",
     "bodies": "Loops that are no LSTM",
     "short_loops": "Loops of few iterations",
+    "accelerate": "Code that knows nothing of tf_ti",
+    "heavy": "Loops of heavy kernels",
     "arrays": "Loops with TensorArrays",
     "recurrent": "Recurrent layers",
     "bags": "Bags",

@@ -85,7 +85,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--all-seeds",
         action="store_true",
-        help="run random cases of all seeds, not only of the quarter that the commit chooses",
+        help="run all random cases and long tables, not only the quarter that the commit chooses",
     )
 
 
@@ -100,15 +100,20 @@ def _quarter(commit):
     return int(commit[:8] or "0", 16) % 4
 
 
+def _is_random(case):
+    return hasattr(case, "callspec") and "seed" in case.callspec.params
+
+
 def _of_quarter(cases, quarter):
-    """Chooses one case of each four that differ in their seeds alone.
+    """Chooses one case of each four; of random ones, that differ in their seeds alone.
 
     Each four is shuffled by itself, as tests derive options from seed % 2 or % 3.
     """
     by_rest = {}
     for case in cases:
-        rest = [(name, id(v)) for name, v in sorted(case.callspec.params.items()) if name != "seed"]
-        by_rest.setdefault(tuple(rest), []).append(case)
+        given = sorted(case.callspec.params.items()) if _is_random(case) else ()
+        rest = tuple((name, id(value)) for name, value in given if name != "seed")
+        by_rest.setdefault(rest, []).append(case)
     chosen = []
     for number, group in enumerate(by_rest.values()):
         for i in range(0, len(group), 4):
@@ -127,10 +132,12 @@ def pytest_collection_modifyitems(config, items):
     quarter = None if config.getoption("--all-seeds") else _quarter(_commit())
     chosen = set()
     for cases in tests.values():
-        is_random = hasattr(cases[0], "callspec") and "seed" in cases[0].callspec.params
+        has_quarters = cases[0].get_closest_marker("quarter")
         if cases[0].get_closest_marker("pairwise"):
             cases = _pairwise(cases)
-        elif is_random and quarter is not None:
+        else:
+            has_quarters = has_quarters or _is_random(cases[0])
+        if has_quarters and quarter is not None:
             cases = _of_quarter(cases, quarter)
         for case in cases[1:-1]:
             case.add_marker("slow")
@@ -191,6 +198,14 @@ def no_global_seed():
     yield
     if context.global_seed() is not None:
         tf.random.set_seed(None)
+
+
+@pytest.fixture(autouse=True)
+def no_acceleration():
+    """A test that lets TensorFlow's loops run as tf_ti's does so for itself alone."""
+    yield
+    if "tf_ti.accelerate" in sys.modules:
+        assert not sys.modules["tf_ti.accelerate"].settings.is_on()
 
 
 @pytest.fixture

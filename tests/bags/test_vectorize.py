@@ -111,6 +111,7 @@ CASES += [(kind, "sum", True, {}) for kind in BOUNDS]
 CASES += [("ragged", "max", False, {}), ("dense", "mean", False, {"default_index": 5})]
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize("kind, combiner, weighted, options", CASES)
 def test_a_map_over_bags_has_the_values_and_gradients_of_its_lanes(
     kind, combiner, weighted, options

@@ -28,6 +28,7 @@ import types
 import pytest
 
 from tf_ti import _library
+from tf_ti.accelerate import settings
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -100,6 +101,7 @@ def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch, run_python):
     if any("jit_compile" in code for _, code, _, _ in found) and _library.XLA_PROBLEM is not None:
         pytest.skip(_library.XLA_PROBLEM)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(settings, "_everywhere", ())  # what a page switches on ends with it
     which = shutil.which  # without graphviz, whose pictures differ from version to version
     monkeypatch.setattr(
         shutil, "which", lambda name, **rest: None if name == "dot" else which(name, **rest)

@@ -9,7 +9,14 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-MODULES = ("tf_ti", "tf_ti.keras", "tf_ti.keras.optimizers", "tf_ti.openvino", "tf_ti.recurrent")
+MODULES = (
+    "tf_ti",
+    "tf_ti.accelerate",
+    "tf_ti.keras",
+    "tf_ti.keras.optimizers",
+    "tf_ti.openvino",
+    "tf_ti.recurrent",
+)
 # The types of values that users get from functions, whose names they do not need.
 UNEXPORTED = {
     "tf_ti.loops.block.values.Iterator",

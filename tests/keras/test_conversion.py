@@ -198,6 +198,7 @@ def assert_trains_alike(made, model, x, y=TARGETS):
         np.testing.assert_allclose(values, right[name], 1e-4, 1e-6)
 
 
+@pytest.mark.quarter
 @each_model
 def test_predictions_and_losses_are_those_of_the_old_model(make, x, became):
     model = trained(make, x)
@@ -208,6 +209,7 @@ def test_predictions_and_losses_are_those_of_the_old_model(make, x, became):
     assert_trains_alike(made, model, x)
 
 
+@pytest.mark.quarter
 @each_model
 def test_names_order_and_flags_of_variables_are_kept(make, x, became):
     model = make()
@@ -271,6 +273,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_what_an_optimizer_keeps_is_taken_along(optimizer):
     model = trained(MODELS["nested"][0], SERIES, optimizer())

@@ -222,6 +222,7 @@ def test_rowwise_adagrad_by_definition():
     close(accumulators, sums)
 
 
+@pytest.mark.quarter
 @each_optimizer
 @pytest.mark.parametrize("jit_compile", [*JIT, "auto"])
 def test_fit_trains_the_same_compiled_or_not(name, jit_compile):
@@ -280,6 +281,7 @@ def test_variables_without_weight_decay(name):
     close(mine.get_weights(), theirs.get_weights())
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize(
     "arguments",
     [{"use_ema": True}, {"gradient_accumulation_steps": 2}, {"clipnorm": 0.1}],

@@ -1,5 +1,8 @@
 """Composite values in loops: ragged and sparse tensors, extension types, TensorArrays."""
 
+import functools
+from typing import Union
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -210,6 +213,66 @@ def test_a_recurrence_of_a_tensor_array_has_a_gradient():
     same(gradient(XS), 4 * XS**3)
 
 
+def by_python(array, xs):
+    for k in range(3):
+        array = array.write(k + 1, xs[k] + array.read(k))
+    return array
+
+
+def by_block(array, xs):
+    with tf_ti.Loop() as loop:
+        x, k = loop.add_iterator(xs), loop.add_recurrence(0)
+        loop.add_trip_limit(3, tf_ti.TripLimit.COUNT)
+        k.next = k + 1
+        state = loop.add_recurrence({"array": array})
+        array = state.value["array"]
+        state.next = {"array": array.write(k + 1, x + array.read(k))}
+        last = loop.add_loop_output(state, tf_ti.LoopOutput.LAST_VALUE)
+    return last.tensor["array"]
+
+
+@pytest.mark.parametrize("shape", [None, [None], [2]])
+@pytest.mark.parametrize("dtype", [tf.float64, tf.int32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("mode", ["function", "eager", "run_functions_eagerly"])
+def test_a_recurrence_of_a_tensor_array_in_each_mode(mode, dtype, shape):
+    """An array of eager mode stays one, with the elements that nobody wrote."""
+    xs = tf.constant([[1, 2], [3, 4], [5, 6]], dtype)
+
+    def call(loop, xs):
+        first = tf.TensorArray(dtype, 6, element_shape=shape, clear_after_read=False)
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            first = first.write(0, xs[0] * 2)
+            last = loop(first, xs)
+            found = last.write(4, last.read(3)).gather([0, 1, 2, 3, 4])
+            loss = tf.reduce_sum(found**2)
+        size, before = last.size(), first.read(0)
+        return found, size, before, *([tape.gradient(loss, xs)] if dtype.is_floating else [])
+
+    expected = tf.function(call)(by_python, xs)
+    tf.config.run_functions_eagerly(mode == "run_functions_eagerly")
+    try:
+        actual = (call if mode == "eager" else tf.function(call))(by_block, xs)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    for a, e in zip(actual, expected, strict=True):
+        same(a, e)
+
+
+def test_an_array_of_eager_mode_grows():
+    array = tf.TensorArray(tf.float32, 1, dynamic_size=True)
+    with tf_ti.Loop() as loop:
+        k = loop.add_recurrence(2)
+        loop.add_trip_limit(k < 5, tf_ti.TripLimit.WHILE)
+        state = loop.add_recurrence(array)
+        state.next, k.next = state.value.write(k, tf.cast(k, tf.float32)), k + 1
+        last = loop.add_loop_output(state, tf_ti.LoopOutput.LAST_VALUE)
+    last = last.tensor
+    assert (int(last.size()), int(array.size())) == (5, 1)
+    same(last.read(4), 4.0)
+    same(last.read(1), 0.0)  # as one that Python wrote
+
+
 def test_a_recurrence_is_used_as_what_it_is():
     with (
         pytest.raises(TypeError, match="recurrence 0 is a RaggedTensor.*value"),
@@ -315,6 +378,94 @@ def test_arrays_know_the_shape_of_what_loops_wrote_as_in_a_tf_while_loop(kind, s
         return tf.while_loop(lambda k, a: k < 4, lambda k, a: (k + 1, a.write(k, x)), (0, array))[1]
 
     assert shapes(lambda array, x: written(kind, array, x)) == shapes(theirs)
+
+
+def writes_of_inner(loop):
+    """Ways to write element k of an array that is a state; they read its other elements."""
+
+    def squared(a, k, h):
+        return a.write(k, h + a.read(k - 1) ** 2)
+
+    def twice(write, *state):
+        return loop(lambda j, *_: j < 2, lambda j, *s: (j + 1, *write(*s)), (0, *state))[1:]
+
+    def with_a_state(a, k, h):
+        a, s = twice(lambda a, s: (squared(a, k, s), s * a.read(k - 1) + h), a, h)
+        return a.write(k, s * h)
+
+    def if_even(k, write, a, h):
+        return tf.cond(k % 2 == 0, lambda: write(a), lambda: a.write(k, h * h))
+
+    return {
+        "a loop": lambda a, k, h: twice(lambda a: (squared(a, k, h),), a)[0],
+        "a loop that reads": lambda a, k, h: a.write(
+            k, twice(lambda s: (s * 0.5 + a.read(k - 1) * s,), h)[0]
+        ),
+        "a loop with a state": with_a_state,
+        "a branch in a loop": lambda a, k, h: twice(
+            lambda a: (if_even(k, lambda a: squared(a, k, h), a, h),), a
+        )[0],
+        "a loop in a branch": lambda a, k, h: if_even(
+            k, lambda a: twice(lambda a: (squared(a, k, h),), a)[0], a, h
+        ),
+    }
+
+
+@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize("kind", writes_of_inner(tf.while_loop))
+def test_higher_gradients_reach_arrays_that_inner_loops_read(kind, order):
+    def value(w, loop):
+        array = tf.TensorArray(tf.float32, 5, element_shape=[3], clear_after_read=False)
+
+        def step(k, h, a):
+            h = h * w
+            return k + 1, h, writes_of_inner(loop)[kind](a, k, h)
+
+        state = (1, tf.constant([0.5, 0.4, 0.3]), array.write(0, w * tf.constant([0.3, 0.2, 0.1])))
+        values = loop(lambda k, *_: k < 5, step, state)[2].stack()
+        return tf.reduce_sum(values[-1] * values[-2]) + tf.reduce_sum(values**2)
+
+    def slope(w, order, loop):
+        if order == 0:
+            return value(w, loop)
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            y = slope(w, order - 1, loop)
+        return tape.gradient(y, w)
+
+    def of(loop):
+        return tf.function(lambda w: slope(w, order, loop))(tf.constant(0.9))
+
+    np.testing.assert_allclose(of(tf_ti.while_loop), of(tf.while_loop), rtol=1e-3)
+
+
+@tf.function(autograph=False)
+def written_by_a_function(array, k):
+    return array.write(k, tf.cast(k, tf.float32) * 2.0)
+
+
+@pytest.mark.parametrize("is_dynamic", [True, False])
+def test_tensor_arrays_that_a_called_function_returns(is_dynamic):
+    """TensorFlow returns their flow in their place."""
+
+    def array():
+        return tf.TensorArray(tf.float32, 0 if is_dynamic else 4, is_dynamic, element_shape=[])
+
+    def by_while_loop(loop):
+        def body(k, arrays):
+            return k + 1, {"a": written_by_a_function(arrays["a"], k)}
+
+        return loop(lambda k, _: k < 4, body, (0, {"a": array()}))[1]["a"].stack()
+
+    def by_scan():
+        return tf_ti.scan(lambda c, k: (written_by_a_function(c, k), None), array(), tf.range(4))[
+            0
+        ].stack()
+
+    expected = tf.function(by_while_loop, autograph=False)(tf.while_loop)
+    np.testing.assert_array_equal(expected, [0.0, 2.0, 4.0, 6.0])
+    for call in (lambda: by_while_loop(tf_ti.while_loop), by_scan):
+        np.testing.assert_array_equal(tf.function(call, autograph=False)(), expected)
 
 
 def test_a_tensor_array_outside_of_a_function_is_refused():
@@ -943,6 +1094,11 @@ class Word(tf.experimental.BatchableExtensionType):
     letters: tf.RaggedTensor
 
 
+class Parts(tf.experimental.BatchableExtensionType):
+    of: Word
+    letters: Union[tf.RaggedTensor, tf.Tensor]  # noqa: UP007, TensorFlow knows no other
+
+
 class Sentence(tf.experimental.BatchableExtensionType):
     words: Word
     rate: tf.Tensor
@@ -998,21 +1154,156 @@ def test_a_ragged_field_by_itself_gives_ragged_results(mode):
     assert (total.numpy(), found.to_list()) == (6.0, [[1.0], [4.0, 6.0], []])
 
 
-@pytest.mark.parametrize("is_deep", [False, True])
-def test_fields_of_ragged_rows_have_gradients_in_a_function(is_deep):
-    @tf.function
-    def slopes(values, scan):
-        with tf.GradientTape() as tape:
-            tape.watch(values)
-            letters = tf.RaggedTensor.from_row_lengths(values, [1, 2, 0])
-            if is_deep:
-                letters = tf.RaggedTensor.from_row_lengths(letters, [1, 0, 2])
-            ys = scan(words(letters))
-            loss = tf.reduce_sum(ys.letters.flat_values**2 * [1.0, 2.0, 3.0])
-        return tape.gradient(loss, values)
+def letters_of(values, is_deep):
+    letters = tf.RaggedTensor.from_row_lengths(values, [1, 2, 0])
+    return tf.RaggedTensor.from_row_lengths(letters, [1, 0, 2]) if is_deep else letters
 
-    found = slopes(XS, lambda xs: tf_ti.scan(lambda c, x: (c, x), 0.0, xs)[1])
-    same(found, slopes(XS, lambda xs: xs))
+
+# Each function maps the letters to numbers that depend on them.
+FIELDS = {
+    "taken": lambda letters: tf_ti.scan(
+        lambda c, x: (c + tf.reduce_sum(x.letters**2), None), 0.0, words(letters)
+    )[0],
+    "taken of two": lambda letters: tf_ti.scan(
+        lambda c, x: (c + tf.reduce_sum(x.words.letters * x.words.letters) * x.rate, c),
+        0.0,
+        Sentence(words(letters), tf.range(1.0, 4.0)),
+    )[1],
+    "given": lambda letters: (
+        tf_ti.scan(
+            lambda c, x: (c + 1.0, Parts(x, x.letters * x.letters * c)), 1.0, words(letters)
+        )[1].letters.flat_values
+    ),
+    "given backwards": lambda letters: (
+        tf_ti.scan(lambda c, x: (c + 1.0, x.letters**2 * c), 1.0, words(letters), reverse=True)[
+            1
+        ].flat_values
+    ),
+    "a ragged tensor": lambda letters: (
+        tf_ti.scan(lambda c, x: (c + 1.0, x * x * c), 1.0, letters)[1].flat_values
+    ),
+    "with checkpoints": lambda letters: (
+        tf_ti.scan(
+            lambda c, x: (c + tf.reduce_sum(x.letters**3), x.letters * c),
+            1.0,
+            words(letters),
+            checkpoint_every=2,
+        )[1].flat_values
+    ),
+}
+
+
+def rows_of_fields(letters):
+    """The results of FIELDS, computed row by row."""
+    rows, vectors = [letters[k] for k in range(3)], words(letters).vector
+    sums = [tf.reduce_sum(row**2) for row in rows]
+
+    def joined(values):
+        return tf.concat(
+            [v.flat_values if isinstance(v, tf.RaggedTensor) else v for v in values], 0
+        )
+
+    totals = [tf.constant(1.0)]
+    for row in rows:
+        totals.append(totals[-1] + tf.reduce_sum(row**3))
+    return {
+        "taken": tf.add_n(sums),
+        "taken of two": tf.stack([0.0 * vectors[0, 0], sums[0], sums[0] + 2 * sums[1]]),
+        "given": joined(row * row * (k + 1.0) for k, row in enumerate(rows)),
+        "given backwards": joined(row**2 * (3.0 - k) for k, row in enumerate(rows)),
+        "a ragged tensor": joined(row * row * (k + 1.0) for k, row in enumerate(rows)),
+        "with checkpoints": joined(row * total for row, total in zip(rows, totals)),
+    }
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+@pytest.mark.parametrize("name", FIELDS)
+def test_ragged_rows_have_gradients_and_second_ones(mode, name, is_deep):
+    """A tape outside of the loop watches the letters."""
+
+    def slopes(values, results):
+        with tf.GradientTape() as outer:
+            outer.watch(values)
+            with tf.GradientTape() as tape:
+                tape.watch(values)
+                found = results(letters_of(values, is_deep))
+                loss = tf.reduce_sum(
+                    found**2 * tf.range(1.0, tf.cast(tf.size(found), tf.float32) + 1)
+                )
+            first = tape.gradient(loss, values)
+            steeper = tf.reduce_sum(tf.convert_to_tensor(first) ** 2)
+        return first, outer.gradient(steeper, values)
+
+    found = mode(lambda values: slopes(values, FIELDS[name]), XS)
+    expected = slopes(XS, lambda letters: rows_of_fields(letters)[name])
+    assert all(isinstance(slope, tf.Tensor) for slope in found)
+    same(found, list(map(tf.convert_to_tensor, expected)))
+
+
+def test_a_tape_of_eager_mode_records_a_function_with_ragged_fields():
+    call = tf.function(lambda xs: tf_ti.scan(lambda c, x: (c, x), 0.0, xs)[1])
+    with tf.GradientTape() as tape:
+        tape.watch(XS)
+        loss = tf.reduce_sum(call(words(letters_of(XS, True))).letters.flat_values ** 2)
+    same(tape.gradient(loss, XS), 2 * XS)
+
+
+class Letters(tf.experimental.BatchableExtensionType):
+    """A type with an encoder of its own: the letters lie backwards in it."""
+
+    letters: tf.RaggedTensor
+
+    class Encoder(tf.experimental.ExtensionTypeBatchEncoder):
+        def encode(self, spec, value, minimum_rank=0):
+            return [-value.letters]
+
+        def decode(self, spec, encoded):
+            return Letters(-encoded[0])
+
+        def encoding_specs(self, spec):
+            return [spec.letters]
+
+    __batch_encoder__ = Encoder()
+
+
+def test_a_type_may_encode_its_ragged_rows_itself(mode):
+    xs = Letters(DEEP)
+    found = mode(lambda xs: tf_ti.scan(lambda c, x: (c, x), 0.0, xs)[1], xs)
+    assert found.letters.to_list() == DEEP.to_list()
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_ragged_results_keep_the_extents_that_are_known(mode, rows):
+    def f(c, x):
+        return c, tf.RaggedTensor.from_uniform_row_length(FLAT * x, 3)
+
+    found = mode(lambda xs: tf_ti.scan(f, 0.0, xs)[1], XS[:rows])
+    assert found.shape.as_list() == [rows, 1, 3, None]
+    assert found.to_list() == [[(FLAT * x).to_list()] for x in XS[:rows]]
+
+
+def test_ragged_results_along_another_axis_are_refused(mode):
+    with pytest.raises(ValueError, match="ys.*axis 0, got -1"):
+        mode(lambda xs: tf_ti.scan(lambda c, x: (c, RAGGED), 0.0, xs, axis=-1)[1], XS)
+
+
+@pytest.mark.parametrize("xs", [FLAT, DEEP, WORDS["flat"]], ids=["flat", "deep", "field"])
+def test_ragged_results_of_a_scan_with_an_end_are_refused(mode, xs):
+    with pytest.raises(ValueError, match="ys.*until.*must not be ragged"):
+        mode(lambda xs: tf_ti.scan(lambda c, x: (c, x), 0.0, xs, until=lambda c, y: c > 1)[1], xs)
+
+
+def test_an_end_leaves_rows_of_an_extension_type_where_elements_are(mode):
+    def call(xs):
+        def f(c, x):
+            return c + 1, Rows(x.value * 2, ~x.flag)
+
+        return tf_ti.scan(f, 0, Rows(xs, xs > 1), until=lambda c, y: c > 1, length=3, reverse=True)[
+            1
+        ]
+
+    found = mode(call, XS)
+    same([found.value, found.flag], [np.float32([0, 4, 6]), np.zeros(3, bool)])
 
 
 def test_a_field_that_may_not_be_ragged_says_what_does_not_stack(mode):
@@ -1021,3 +1312,118 @@ def test_a_field_that_may_not_be_ragged_says_what_does_not_stack(mode):
 
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="stack"):
         mode(lambda xs: tf_ti.scan(lambda c, x: (c, Plain(x.letters)), 0.0, xs)[1], WORDS["flat"])
+
+
+# --- arrays that loops in branches write ---------------------------------------------------------
+
+F64 = tf.float64
+
+
+def by_while(loop):
+    def write(k, h, a):
+        def body(j, g, a):
+            return j + 1, tf.sin(g) * h, a.write(k, g * g)
+
+        inner = loop if tf.inside_function() else tf.while_loop
+        return inner(lambda j, *_: j < 3, body, (0, h, a), maximum_iterations=3)[2]
+
+    return write
+
+
+def by_scan(k, h, a):
+    def step(carry, x):
+        g, a = carry
+        return (tf.sin(g) * h, a.write(k, g * x)), None
+
+    xs = tf.constant([0.5, 2.0], F64)
+    if not tf.inside_function():
+        return functools.reduce(lambda carry, x: step(carry, x)[0], xs, (h, a))[1]
+    return tf_ti.scan(step, (h, a), xs)[0][1]
+
+
+def in_branch(write):
+    return lambda k, h, a: tf.cond(k % 2 == 0, lambda: write(k, h, a), lambda: a)
+
+
+def in_case(write):
+    return lambda k, h, a: tf.switch_case(k % 2, [lambda: write(k, h, a), lambda: a])
+
+
+def after_a_read(write):
+    def both(k, h, a):
+        h = h + a.read(k - 1)
+        return write(k, h, a)
+
+    return both
+
+
+WRITES_INSIDE = {
+    "while loop": by_while(tf.while_loop),
+    "while loop in a branch": in_branch(by_while(tf.while_loop)),
+    "loop in a branch": in_branch(by_while(tf_ti.while_loop)),
+    "scan in a branch": in_branch(by_scan),
+    "scan in a branch in a case": in_case(in_branch(by_scan)),
+    "branch in a loop in a branch": in_branch(
+        lambda k, h, a: tf.while_loop(
+            lambda j, _: j < 2,
+            lambda j, a: (j + 1, in_case(by_scan)(k, h, a)),
+            (0, a),
+            maximum_iterations=2,
+        )[1]
+    ),
+    "loop in a branch after a read": after_a_read(in_branch(by_while(tf_ti.while_loop))),
+    "a read in a branch": in_branch(after_a_read(by_while(tf.while_loop))),
+}
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("write", WRITES_INSIDE)
+@pytest.mark.parametrize("loop", ["while_loop", "scan", "checkpoints"])
+@pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
+@pytest.mark.parametrize("grows", [False, True], ids=["fixed", "grows"])
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["graph", "jit"])
+def test_gradients_of_arrays_that_loops_in_branches_write(write, loop, is_open, grows, is_compiled):
+    if is_compiled and (grows or is_open or not write.startswith("scan")):
+        return  # XLA knows all shapes; it has no gradients of TensorFlow's loops in branches
+    order = 1 if is_compiled else 2
+    steps = 5
+
+    def result(h, run):
+        size, shape = (1, None) if grows else (steps + 1, None if is_open else h.shape)
+        array = tf.TensorArray(
+            F64, size, dynamic_size=grows, element_shape=shape, clear_after_read=False
+        )
+        array = array.unstack(tf.stack([h] * (1 if grows else steps + 1)) * 0.5)
+
+        def body(k, h, a):
+            return k + 1, h * 0.9, WRITES_INSIDE[write](k, h, a)
+
+        return run(body, (1, h, array))[2].stack()
+
+    def ours(body, start):
+        if loop == "while_loop":
+            return tf_ti.while_loop(lambda k, *_: k <= steps, body, start, maximum_iterations=steps)
+        every = 2 if loop == "checkpoints" else None
+        return tf_ti.scan(
+            lambda c, _: (body(*c), None), start, None, length=steps, checkpoint_every=every
+        )[0]
+
+    def unrolled(body, state):
+        for k in range(1, steps + 1):
+            state = body(tf.constant(k), *state[1:])
+        return state
+
+    def gradients(run, h):
+        with tf.GradientTape() as outer:
+            outer.watch(h)
+            with tf.GradientTape() as tape:
+                tape.watch(h)
+                y = tf.reduce_sum(tf.sin(result(h, run)))
+            first = tape.gradient(y, h)
+        return first, outer.gradient(first, h) if order == 2 else first
+
+    h = tf.constant([0.3, -0.7], F64)
+    expected = gradients(unrolled, h)  # eager, loops inside too
+    actual = tf.function(lambda h: gradients(ours, h), jit_compile=is_compiled or None)(h)
+    for a, e in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-10)

@@ -277,6 +277,7 @@ def test_values_and_derivatives(name, monkeypatch):
     assert_same(found, by_kernels(*ARGUMENTS))
 
 
+@pytest.mark.quarter
 @pytest.mark.needs_programs
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", BODIES)
@@ -727,3 +728,57 @@ def test_programs_run_all_of_the_loop_and_of_its_gradient(name, tmp_path):
     )
     assert events["TfTi>TensorIterator iterations"] == 2
     assert events["TfTi>TensorIterator iteration"] <= 4
+
+
+# --- rows of a variable --------------------------------------------------------------------------
+
+
+def rows_in_branches(kind, table, total, ids):
+    def rows():
+        return 0.5 * total + tf.reduce_sum(tf.gather_nd(table, ids[:, tf.newaxis]) ** 2, 0)
+
+    def none():
+        return 0.5 * total
+
+    if kind == "switch_case":
+        return tf.switch_case(tf.minimum(ids[0], 2), [none, none, rows])
+    if kind == "nested":
+        return tf.cond(ids[0] > 1, lambda: tf.cond(ids[1] > 1, rows, none), none)
+    return tf.cond(ids[0] > 1, rows, none)
+
+
+@pytest.mark.parametrize("is_inside", [False, True], ids=["one loop", "a loop in a loop"])
+@pytest.mark.parametrize("kind", ["cond", "switch_case", "nested"])
+def test_gradients_of_rows_that_branches_gather_from_a_variable(kind, is_inside):
+    """tf.gather_nd asks for the shape of the variable, while TensorFlow makes a branch anew."""
+    table = tf.Variable(tf.random.stateless_normal([4, 2], [3, 4]))
+    ids = tf.constant([[2, 1, 1], [3, 3, 1], [0, 2, 2], [2, 3, 0]])
+
+    def scanned(ids):
+        def step(total, ids):
+            return rows_in_branches(kind, table, total, ids), None
+
+        def steps(total, ids):
+            return tf_ti.scan(step, total, ids)[0], None
+
+        if is_inside:
+            return tf_ti.scan(steps, tf.zeros([2]), ids[:, tf.newaxis])[0]
+        return steps(tf.zeros([2]), ids)[0]
+
+    def one_by_one(ids):
+        total = tf.zeros([2])
+        for k in range(ids.shape[0]):
+            total = rows_in_branches(kind, table, total, ids[k])
+        return total
+
+    def slopes(run, ids):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(run(ids) ** 2)
+            slope = tf.convert_to_tensor(tape.gradient(loss, table))
+            square = tf.reduce_sum(slope**2)
+        return slope, tf.convert_to_tensor(outer.gradient(square, table))
+
+    found = tf.function(lambda ids: slopes(scanned, ids), autograph=False)(ids)
+    for actual, expected in zip(found, slopes(one_by_one, ids), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)

@@ -5,6 +5,7 @@ The oracle is the loop unrolled in Python, where the operations are TensorFlow's
 
 import ctypes
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -499,6 +500,377 @@ def test_second_derivatives(f):
         close([tf.function(run)(scanned)], [run(unrolled)])
 
 
+# --- second derivatives of gradients that are not linear -----------------------------------------
+
+
+@tf.custom_gradient
+def sine_of_the_gradient(v):
+    return tf.tanh(v), lambda dy: tf.sin(dy) * v
+
+
+@tf.custom_gradient
+def gradient_by_its_norm(v):
+    y = tf.tanh(v)
+    return y, lambda dy: dy / tf.norm(dy) * y
+
+
+def recursive(v):
+    """Its gradient has a gradient of its own that is not linear."""
+
+    @tf.custom_gradient
+    def f(a):
+        return tf.tanh(a), lambda dy: sine_of_the_gradient(dy) * a
+
+    return f(v)
+
+
+def in_series(f):
+    def cell(h, x):
+        h = f(f(h * 0.7 + tf.reduce_sum(x)) * 1.5) + 0.1
+        return h, h * 2.0
+
+    return cell
+
+
+def by_condition(cell, init, xs, **options):
+    """Of tf_ti, with a condition and a length."""
+    ys = tf.TensorArray(init.dtype, xs.shape[0], element_shape=init.shape)
+
+    def body(k, h, ys):
+        h, y = cell(h, xs[k])
+        return k + 1, h, ys.write(k, y)
+
+    count = tf.shape(xs)[0]
+    kwargs = {"maximum_iterations": T + 1, **options}
+    _, h, ys = tf_ti.while_loop(lambda k, *_: k < count, body, (0, init, ys), **kwargs)
+    return h, ys.stack()
+
+
+def nested_with(outer, inner):
+    def way(cell, init, xs):
+        def step(h, x):
+            h, ys = tf_ti.scan(cell, h, tf.stack([x, x * 0.5]), checkpoint_every=inner)
+            return h, ys
+
+        h, ys = tf_ti.scan(step, init, xs, checkpoint_every=outer)
+        return h, tf.reshape(ys, [-1, *ys.shape[2:]])
+
+    return way
+
+
+def unrolled_twice(cell, init, xs):
+    xs = tf.reshape(tf.stack([xs, xs * 0.5], axis=1), [-1, *xs.shape[1:]])
+    return unrolled(cell, init, xs)
+
+
+def second_gradients(way, cell, init, xs):
+    with tf.GradientTape() as outer:
+        outer.watch([init, xs])
+        with tf.GradientTape() as tape:
+            tape.watch([init, xs])
+            h, ys = way(cell, init, xs)
+            loss = tf.reduce_sum(h**2) + tf.reduce_sum(tf.sin(ys))
+        found = tape.gradient(loss, [init, xs])
+        loss = sum(tf.reduce_sum(tf.sin(grad)) for grad in found)
+    return [*found, *outer.gradient(loss, [init, xs])]
+
+
+NOT_LINEAR = [sine_of_the_gradient, gradient_by_its_norm, clipped_by_norm, recursive]
+WAYS = {
+    "scan": (scanned, unrolled),
+    "checkpoints": (functools.partial(scanned, checkpoint_every=2), unrolled),
+    "one segment": (functools.partial(scanned, checkpoint_every=9), unrolled),
+    "without fusion": (functools.partial(scanned, fuse=False, checkpoint_every=2), unrolled),
+    "port map": (iterated, unrolled),
+    "Loop": (looped, unrolled),
+    "condition": (by_condition, unrolled),
+    "condition and checkpoints": (functools.partial(by_condition, checkpoint_every=2), unrolled),
+    "a loop inside": (nested_with(None, None), unrolled_twice),
+    "a loop inside, checkpoints": (nested_with(2, None), unrolled_twice),
+    "a loop inside, its checkpoints": (nested_with(None, 2), unrolled_twice),
+    "a loop inside, all checkpoints": (nested_with(2, 2), unrolled_twice),
+}
+
+
+@pytest.mark.parametrize("f", NOT_LINEAR, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("way", WAYS)
+def test_second_derivatives_of_gradients_that_are_not_linear(way, f):
+    """The function gets the whole gradient of a result, not once each what adds up to it."""
+    loop, oracle = WAYS[way]
+    init = normal(B, N, dtype=tf.float64, seed=4)
+    xs = normal(T, B, N, dtype=tf.float64, seed=5)
+    # In eager mode TensorFlow takes a value that the gradient refers to for a constant.
+    expected = tf.function(second_gradients)(oracle, in_series(f), init, xs)
+    run = functools.partial(second_gradients, loop, in_series(f), init, xs)
+    close(tf.function(run)(), expected, 1e-7)
+    close(run(), expected, 1e-7)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "scan",
+        "checkpoints",
+        "condition and checkpoints",
+        "a loop inside",
+        "a loop inside, checkpoints",
+        "a loop inside, all checkpoints",
+    ],
+)
+def test_second_derivatives_of_gradients_that_are_not_linear_under_xla(way):
+    loop, oracle = WAYS[way]
+    init = normal(B, N, dtype=tf.float64, seed=4)
+    xs = normal(T, B, N, dtype=tf.float64, seed=5)
+    expected = second_gradients(oracle, in_series(sine_of_the_gradient), init, xs)
+    run = functools.partial(second_gradients, loop, in_series(sine_of_the_gradient), init, xs)
+    close(tf.function(run, jit_compile=True)(), expected, 1e-7)
+
+
+# --- in conditionals and loops of TensorFlow's inside of a body ----------------------------------
+
+
+def in_a_branch(f):
+    def cell(h, x):
+        h = tf.cond(tf.reduce_sum(h) > 0.0, lambda: f(f(h * x) * 1.5), lambda: f(h) * x + 0.3)
+        return h, h * 2.0
+
+    return cell
+
+
+def in_a_case(f):
+    def cell(h, x):
+        branches = [lambda: f(h * x), lambda: f(h) * x + 0.3, lambda: f(f(h))]
+        h = tf.switch_case(tf.cast(h[0, 0] > 0.0, tf.int32), branches)
+        return h, h * 2.0
+
+    return cell
+
+
+def in_an_inner_while_loop(f):
+    def cell(h, x):
+        h = tf.while_loop(lambda k, _: k < 2, lambda k, h: (k + 1, f(h * x) + 0.1), (0, h))[1]
+        return h, h * 2.0
+
+    return cell
+
+
+def in_a_branch_of_an_inner_loop(f):
+    def cell(h, x):
+        h = tf_ti.scan(lambda h, _: (in_a_branch(f)(h, x)[0], None), h, None, length=2)[0]
+        return h, h * 2.0
+
+    return cell
+
+
+@pytest.mark.parametrize("f", [intermediate_value, tf.nn.silu, in_a_loop], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "place", [in_a_branch, in_a_case, in_an_inner_while_loop, in_a_branch_of_an_inner_loop]
+)
+@pytest.mark.parametrize("way", ["scan", "checkpoints", "condition"])
+def test_in_control_flow_inside_of_a_body(way, place, f):
+    """Second gradients of branches fail in TensorFlow where the loop is unrolled."""
+    loop, oracle = WAYS[way]
+    init = normal(B, N, dtype=tf.float64, seed=4)
+    xs = normal(T, B, N, dtype=tf.float64, seed=5)
+
+    def first_gradients(way):
+        with tf.GradientTape() as tape:
+            tape.watch([init, xs])
+            h, ys = way(place(f), init, xs)
+            loss = tf.reduce_sum(h**2) + tf.reduce_sum(tf.sin(ys))
+        return tape.gradient(loss, [init, xs])
+
+    close(tf.function(first_gradients)(loop), tf.function(first_gradients)(oracle), 1e-7)
+
+
+def in_a_compiled_function(f):
+    def cell(h, x):
+        h = tf.function(lambda h: f(f(h * x) * 1.5), jit_compile=True)(h)
+        return h, h * 2.0
+
+    return cell
+
+
+def in_compiled_functions(f):
+    inner = tf.function(lambda h, x: f(f(h * x) * 1.5), jit_compile=True)
+    outer = tf.function(lambda h, x: tf.sin(inner(h, x)) + inner(h + 0.1, x), jit_compile=True)
+
+    def cell(h, x):
+        h = tf_ti.scan(lambda h, _: (outer(h, x), None), h, None, length=2)[0]
+        return h, h * 2.0
+
+    return cell
+
+
+def in_a_branch_that_calls(f):
+    compiled = tf.function(lambda h, x: f(h * x) * 1.5, jit_compile=True)
+
+    def cell(h, x):
+        h = tf.cond(tf.reduce_sum(h) > 0.0, lambda: compiled(h, x), lambda: compiled(x, h) + 0.3)
+        return h, h * 2.0
+
+    return cell
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        in_a_branch,
+        in_an_inner_while_loop,
+        in_a_branch_of_an_inner_loop,
+        in_a_branch_that_calls,
+        in_a_compiled_function,
+        in_compiled_functions,
+    ],
+)
+@pytest.mark.parametrize("way", ["scan", "checkpoints", "condition"])
+def test_second_derivatives_there(way, place):
+    """Who takes a sum's parts apart gives other numbers, unless the gradient is linear."""
+    loop, oracle = WAYS[way]
+    init = normal(B, N, dtype=tf.float64, seed=4)
+    xs = normal(T, B, N, dtype=tf.float64, seed=5)
+    expected = tf.function(second_gradients)(oracle, place(intermediate_value), init, xs)
+    actual = tf.function(second_gradients)(loop, place(intermediate_value), init, xs)
+    close(actual, expected, 1e-7)
+    if way == "condition" and place.__name__.startswith("in_a_branch"):
+        return  # TensorFlow has none of such a conditional, unrolled neither
+    for f in (sine_of_the_gradient, clipped_by_norm):
+        with pytest.raises(ValueError, match="of a loop's body is not linear in what it gets"):
+            tf.function(second_gradients)(loop, place(f), init, xs)
+
+
+@pytest.mark.parametrize("f", [intermediate_value, sine_of_the_gradient], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "place", [in_a_branch, in_an_inner_while_loop, in_a_branch_of_an_inner_loop]
+)
+@pytest.mark.parametrize("way", ["scan", "checkpoints", "condition"])
+def test_forward_mode_there(way, place, f):
+    init = normal(B, N, dtype=tf.float64, seed=4)
+    xs = normal(T, B, N, dtype=tf.float64, seed=5)
+
+    def loss(way):
+        h, ys = way(place(f), init, xs)
+        return tf.reduce_sum(h**2) + tf.reduce_sum(tf.sin(ys))
+
+    @tf.function
+    def tangent(way):
+        with tf.autodiff.ForwardAccumulator([init, xs], [2 * init, xs]) as accumulator:
+            value = loss(way)
+        return accumulator.jvp(value)
+
+    @tf.function
+    def product(way):
+        with tf.GradientTape() as tape:
+            tape.watch([init, xs])
+            value = loss(way)
+        along_init, along_xs = tape.gradient(value, [init, xs])
+        return tf.reduce_sum(2 * along_init * init) + tf.reduce_sum(along_xs * xs)
+
+    actual = tangent(WAYS[way][0])
+    if f is intermediate_value:  # of a gradient that is not linear there is no such product
+        close([actual], [product(WAYS[way][1])], 1e-7)
+
+
+def test_saved_and_loaded_with_a_loop_inside(tmp_path):
+    module, xs = tf.Module(), normal(T, B, N)
+    way = nested_with(None, None)
+    module.run = tf.function(
+        lambda init, xs: way(in_series(intermediate_value), init, xs),
+        input_signature=[tf.TensorSpec([B, N]), tf.TensorSpec([T, B, N])],
+    )
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, tmp_path, options=options)
+    loaded = tf.saved_model.load(tmp_path)
+    init = normal(B, N, seed=4)
+    for run in (gradients, compiled):
+        actual = run(lambda cell, init, xs: loaded.run(init, xs), None, init, xs)
+        expected = gradients(unrolled_twice, in_series(intermediate_value), init, xs)
+        close(actual[:4], expected[:4])
+
+
+@pytest.mark.parametrize(
+    "place",
+    [in_a_branch, in_a_case, in_an_inner_while_loop, in_a_branch_that_calls, in_compiled_functions],
+)
+@pytest.mark.parametrize("way", ["scan", "checkpoints", "condition"])
+@pytest.mark.quarter
+def test_saved_training_steps(tmp_path, way, place):
+    """TensorFlow saves steps of loops of its own, with the custom gradients there."""
+    loop = WAYS[way][0]
+    init, xs = normal(B, N, seed=4), normal(T, B, N, seed=5)
+
+    def step(f, init, xs):
+        with tf.GradientTape() as tape:
+            tape.watch([init, xs])
+            h, ys = loop(place(f), init, xs)
+            loss = tf.reduce_sum(h**2) + tf.reduce_sum(tf.sin(ys))
+        return tape.gradient(loss, [init, xs])
+
+    module, specs = tf.Module(), [tf.TensorSpec([B, N]), tf.TensorSpec([T, B, N])]
+    module.linear = tf.function(functools.partial(step, intermediate_value), specs)
+    module.other = tf.function(functools.partial(step, sine_of_the_gradient), specs)
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, tmp_path, options=options)
+    loaded = tf.saved_model.load(tmp_path)
+    close(loaded.linear(init, xs), module.linear(init, xs))
+    close(loaded.other(init, xs), module.other(init, xs))
+    with pytest.raises(ValueError, match="of a loop's body is not linear in what it gets"):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            found = loaded.other(init, xs)
+        tape.gradient(found, xs)
+
+
+def of_linear_ops(dy, v):
+    """Linear operations of all kinds."""
+    y = tf.where(v > 0, dy, tf.zeros_like(dy)) / 2.0 - tf.reverse(dy, [0]) * v
+    y = tf.concat([y, tf.transpose(tf.reshape(y, [N, B]))], axis=0)[:B]
+    y += tf.pad(tf.reduce_mean(y, keepdims=True), [[0, B - 1], [0, N - 1]])
+    return tf.where(v > 1.0, y, 0.0) + tf.cumsum(tf.gather(tf.stack([y, -y]), 1)) @ tf.eye(N)
+
+
+@pytest.mark.parametrize(
+    "gradient, is_linear",
+    [
+        (of_linear_ops, True),
+        (lambda dy, v: tf.function(of_linear_ops)(dy, v), True),
+        (lambda dy, v: tf.nn.silu(v) * dy, True),
+        (lambda dy, v: tf.zeros_like(dy), True),
+        (lambda dy, v: dy + 1.0, False),
+        (lambda dy, v: dy * dy, False),
+        (lambda dy, v: tf.where(dy > 0.0, dy, 0.0), False),
+        (lambda dy, v: tf.where(v > 0.0, dy, 1.0), False),
+        (lambda dy, v: tf.sign(dy), False),
+        (lambda dy, v: v / dy, False),
+        (lambda dy, v: tf.cast(tf.cast(dy, tf.int32), tf.float32), False),
+        (lambda dy, v: tf.clip_by_value(dy, -1.0, 1.0), False),
+        (lambda dy, v: tf.concat([dy, v], axis=0)[:B], False),
+        (lambda dy, v: clipped_by_norm(dy), True),
+        (lambda dy, v: tf.sin(tf.function(of_linear_ops)(dy, v)), False),
+    ],
+)
+def test_only_what_may_not_be_linear_is_read_as_it_was_recorded(gradient, is_linear):
+    """Results of linear gradients are computed again, which takes no memory."""
+
+    @tf.custom_gradient
+    def f(v):
+        return tf.tanh(v), lambda dy: gradient(dy, v) * v
+
+    init, xs = tf.zeros([B, N]), normal(T, B, N)
+
+    @tf.function
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            h = scanned(in_series(f), init, xs)[0]
+        return tape.gradient(h, xs)
+
+    graph = run.get_concrete_function().graph
+    (reverse,) = [op for op in graph.get_operations() if "TensorIteratorGradient" in op.name]
+    labels = reverse.get_attr("input_label")
+    assert any(b"the history of result" in label for label in labels) == (not is_linear)
+
+
 @few
 def test_forward_mode(f):
     def run(way):
@@ -712,6 +1084,138 @@ def test_a_gradient_with_effects_leaves_the_loop_as_others_do(of):
     assert drawn.numpy() == T  # once in each iteration
 
 
+# --- effects of a gradient function ---------------------------------------------------------------
+
+SEEN = []
+ADDED = tf.Variable(0.0)
+
+
+def see(*values):
+    SEEN.append([np.array(value) for value in values])
+
+
+def by_python(v, dy):
+    tf.py_function(see, [v, dy], [])
+    return dy
+
+
+def by_python_in_a_branch(v, dy):
+    tf.cond(dy[0, 0] > -1e9, lambda: by_python(v, dy), lambda: dy)
+    return dy
+
+
+def by_python_in_a_loop(v, dy):
+    tf.while_loop(lambda k, _: k < 2, lambda k, dy: (k + 1, by_python(v, dy)), (0, dy))
+    return dy
+
+
+def by_a_variable(v, dy):
+    """It reads a value that the gradient of another iteration, or operation, wrote."""
+    ADDED.assign_add(tf.reduce_sum(v))
+    by_python(ADDED.read_value(), dy)
+    return dy * ADDED
+
+
+def with_effects(effect):
+    @tf.custom_gradient
+    def f(v):
+        s = tf.sin(v)
+        return s, lambda dy: effect(v, dy) * tf.cos(s)
+
+    return f
+
+
+def of_states(f):
+    def cell(h, x):
+        h = tf.tanh(f(x @ W + h @ R) + f(h))
+        return h, h * 2.0
+
+    return cell
+
+
+def of_inputs(f):
+    def cell(h, x):
+        h = tf.tanh(f(x) @ W + h @ R)
+        return h, h * 2.0
+
+    return cell
+
+
+def of_states_in_a_branch(f):
+    return of_states(lambda v: tf.cond(v[0, 0] > 0.1, lambda: f(v), lambda: v * 2.0))
+
+
+def effects_of(way, cell, **options):
+    """The gradients, and their effects, in order."""
+    SEEN.clear()
+    ADDED.assign(0.0)
+    found = way(cell, INIT, XS, **options)
+    return found, [value for values in SEEN for value in values], ADDED.numpy()
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+@pytest.mark.parametrize(
+    ("where", "effect"),
+    [
+        *itertools.product(
+            [of_states, of_inputs, of_states_in_a_branch],
+            [by_python, by_python_in_a_branch, by_python_in_a_loop],
+        ),
+        (of_states, by_a_variable),  # TensorFlow refuses a variable of a branch's gradient alone
+    ],
+)
+@pytest.mark.parametrize("way", [scanned, iterated, looped, nested])
+def test_effects_of_a_gradient_function_take_place(way, where, effect, is_eager):
+    cell, call = where(with_effects(effect)), functools.partial(gradients, way)
+    expected, effects, added = effects_of(functools.partial(gradients, unrolled), cell)
+    found, ours, our_added = effects_of(call if is_eager else tf.function(call), cell)
+    close(found, expected)
+    assert len(ours) == len(effects) > 0
+    close(ours, effects)
+    np.testing.assert_allclose(our_added, added, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"checkpoint_every": 2}], ids=str)
+def test_effects_of_the_gradient_of_a_scan_from_the_end(options):
+    way = functools.partial(scanned, reverse=True, **options)
+    cell = of_states(with_effects(by_python))
+    reverse = functools.partial(gradients, lambda c, h, xs: unrolled(c, h, xs[::-1]))
+    _, expected, _ = effects_of(reverse, cell)
+    _, found, _ = effects_of(tf.function(functools.partial(gradients, way)), cell)
+    close(found, expected)
+
+
+def test_an_assertion_of_a_gradient_function_holds():
+    def check(v, dy):
+        tf.debugging.assert_less(tf.reduce_max(tf.abs(dy)), -1.0, "no such gradient")
+        return dy
+
+    cell = of_states(with_effects(check))
+    for call in (gradients, tf.function(gradients, autograph=False)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="no such gradient"):
+            call(scanned, cell, INIT, XS)
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_second_gradients_get_the_random_numbers_that_a_gradient_function_drew(is_eager):
+    @tf.custom_gradient
+    def f(v):
+        return v * v, lambda dy: dy * v * (1.0 + tf.floor(tf.random.uniform([])))
+
+    def second(h):
+        with tf.GradientTape() as outer:
+            outer.watch(h)
+            with tf.GradientTape() as inner:
+                inner.watch(h)
+                y = tf_ti.scan(lambda c, _: (f(c), c), h, length=3)[0]
+            first = inner.gradient(y, h)
+        return first, outer.gradient(first, h)
+
+    h = tf.constant([0.7, 1.1])
+    found = (second if is_eager else tf.function(second))(h)
+    close(found, [h**7.0, 3.0 * h**6.0])  # as the first gradient is that of v^2 / 2
+
+
 # --- how often a gradient function is called -----------------------------------------------------
 
 
@@ -818,3 +1322,171 @@ def test_several_tensors_pass_unchanged():
     outside, inside = types_in(lambda: tf_ti.scan(cell, INIT, XS))
     assert SEQUENCE in outside and not inside
     close(compiled(scanned, cell, INIT, XS), gradients(unrolled, cell, INIT, XS))
+
+
+@pytest.mark.parametrize("every", [None, 2])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_effects_take_place_once_for_all_of_a_second_gradient(is_nested, every):
+    """As often as in TensorFlow's loops, though the gradient function is linear."""
+
+    def calls_of(loop, **options):
+        calls = []
+
+        @tf.custom_gradient
+        def sine(x):
+            def gradient(grad):
+                tf.numpy_function(lambda: calls.append(1), [], [])
+                return grad * tf.cos(x)
+
+            return tf.sin(x), gradient
+
+        def step(k, x):
+            if not is_nested:
+                return k + 1, sine(x * 1.1)
+            inner = loop(lambda j, _: j < 2, lambda j, x: (j + 1, sine(x * 1.1)), (0, x))
+            return k + 1, inner[1]
+
+        @tf.function(autograph=False)
+        def second(x):
+            with tf.GradientTape() as outer:
+                outer.watch(x)
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    y = loop(lambda k, _: k < 4, step, (0, x), **options)[1]
+                slope = tf.sin(tape.gradient(y, x))
+            return outer.gradient(slope, x)
+
+        return second(tf.constant([0.3, 0.7])), len(calls)
+
+    expected, count = calls_of(tf.while_loop)
+    found, our_count = calls_of(tf_ti.while_loop, maximum_iterations=4, checkpoint_every=every or 1)
+    np.testing.assert_allclose(found, expected, 1e-5)
+    assert our_count == count
+
+
+TABLE = tf.Variable([0.7, 0.6, 0.5, 0.9], trainable=True)
+
+
+def in_a_call_of_a_function(loop, apply, y):
+    return tf.function(apply, autograph=False)(y)
+
+
+def in_a_loop_of_tensorflow(loop, apply, y):
+    return tf.while_loop(lambda j, _: j < 2, lambda j, y: (j + 1, apply(y)), [0, y])[1]
+
+
+def in_a_loop_of_the_same_kind(loop, apply, y):
+    return loop(lambda j, _: j < 2, lambda j, y: (j + 1, apply(y)), [0, y])[1]
+
+
+def in_one_branch(loop, apply, y):
+    return tf.cond(y > 0.1, lambda: apply(y), lambda: y * 0.9)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda loop, apply, y: apply(y),
+        in_one_branch,
+        in_a_call_of_a_function,
+        in_a_loop_of_tensorflow,
+        in_a_loop_of_the_same_kind,
+    ],
+    ids=["the body", "a branch", "a call", "a loop of TensorFlow", "a loop"],
+)
+def test_effects_beside_look_ups_of_a_variable_do_not_change_it(place, every):
+    """They may be computed again: a function that prints and reads a variable does not write it."""
+
+    def slopes(loop, **options):
+        calls = []
+
+        @tf.custom_gradient
+        def sine(x):
+            def gradient(grad):
+                tf.numpy_function(lambda: calls.append(1), [], [])
+                return grad * tf.cos(x) * 3.0
+
+            return tf.sin(x), gradient
+
+        def body(i, y):
+            y = place(loop, lambda y: sine(tf.gather(TABLE, i) * y), y)
+            return i + 1, y * tf.gather(TABLE, i)
+
+        @tf.function(autograph=False)
+        def gradients(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = loop(lambda i, _: i < 4, body, [0, x], maximum_iterations=4, **options)[1]
+            return [tf.convert_to_tensor(g) for g in tape.gradient(y, [x, TABLE])]
+
+        return gradients(tf.constant(0.8)), len(calls)
+
+    expected, count = slopes(tf.while_loop)
+    found, our_count = slopes(tf_ti.while_loop, checkpoint_every=every)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-5)
+    assert our_count == count
+
+
+@tf.custom_gradient
+def with_squared_gradient(x):
+    return tf.sin(x), lambda grad: grad * grad * x
+
+
+def in_a_case(loop, apply, y):
+    return tf.switch_case(tf.cast(y < 0.1, tf.int32), [lambda: apply(y), lambda: y * 0.9])
+
+
+def by_checkpoints(step, y):
+    return tf_ti.scan(lambda y, _: (step(y), None), y, None, length=4, checkpoint_every=2)[0]
+
+
+def by_checkpoints_of_a_condition(step, y):
+    body = lambda k, y: (k + 1, step(y))  # noqa: E731
+    return tf_ti.while_loop(lambda k, _: k < 4, body, (0, y), checkpoint_every=2)[1]
+
+
+def by_checkpoints_inside(step, y):
+    return tf_ti.scan(lambda y, _: (by_checkpoints(step, y), None), y, None, length=1)[0]
+
+
+def by_scan(step, y):
+    return tf_ti.scan(lambda y, _: (step(y), None), y, None, length=4)[0]
+
+
+@pytest.mark.parametrize("place", [in_one_branch, in_a_case])
+@pytest.mark.parametrize(
+    "way", [by_scan, by_checkpoints, by_checkpoints_of_a_condition, by_checkpoints_inside]
+)
+def test_second_gradients_of_branches_are_right_or_refused(way, place):
+    """The gradient computes a conditional again, whose custom gradient may not be linear."""
+
+    def slope(run, y):
+        with tf.GradientTape() as tape:
+            tape.watch(y)
+            value = run(y) ** 2
+        return tape.gradient(value, y)
+
+    def second(run, y):
+        with tf.GradientTape() as tape:
+            tape.watch(y)
+            first = slope(run, y)
+        return tape.gradient(first, y)
+
+    def unrolled(y):
+        for _ in range(4):
+            y = with_squared_gradient(y) * 0.9 + y * 0.1  # y stays greater than 0.1
+        return y
+
+    def run(y):
+        return way(lambda y: place(tf_ti.while_loop, with_squared_gradient, y) * 0.9 + y * 0.1, y)
+
+    y = tf.constant(0.7)
+    np.testing.assert_allclose(tf.function(lambda y: slope(run, y))(y), slope(unrolled, y), 1e-5)
+    try:
+        found = tf.function(lambda y: second(run, y))(y)
+    except ValueError as error:
+        assert way is not by_scan and "is not linear in what it gets" in str(error)
+    else:
+        np.testing.assert_allclose(found, second(unrolled, y), 1e-5)

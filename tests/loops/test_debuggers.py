@@ -155,6 +155,7 @@ def expected(step):
     return tf.function(lambda xs: derivatives(unrolled, step, xs))(tf.constant(XS))
 
 
+@pytest.mark.quarter
 @pytest.mark.pairwise
 @pytest.mark.parametrize(
     "debugger, mode", [("checker", "eager"), ("checker", "graph"), ("dumps", "graph")]
@@ -169,6 +170,7 @@ def test_values_and_derivatives_are_the_same_under_a_debugger(loop, step, mode, 
         np.testing.assert_allclose(actual, right, rtol=1e-9)
 
 
+@pytest.mark.quarter
 @pytest.mark.pairwise
 @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
 @pytest.mark.parametrize("step", CHECKS, ids=name)

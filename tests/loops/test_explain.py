@@ -176,6 +176,10 @@ def repeated(xs):
     )
 
 
+def halved(x):
+    return tf_ti.while_loop(lambda x: tf.reduce_max(tf.abs(x)) > 1.0, lambda x: (x * 0.5,), (x,))
+
+
 def of_tensorflow(xs):
     return tf.while_loop(lambda k, h: k < 5, lambda k, h: (k + 1, h * 2.0), (0, Z))
 
@@ -298,7 +302,8 @@ BODIES = {
         ["before it, for all iterations: ", "MatMul", "Exp"],
     ),
     "a TensorIterator": (iterated, [XS], ["TensorIterator (", "one program of 2 operations"]),
-    "a while loop": (repeated, [XS], ["its condition is of the values", "a count in its place"]),
+    "a while loop": (halved, [XS], ["its condition is of the values", "a count in its place"]),
+    "a while loop that counts": (repeated, [XS], ["counted: loop_vars[0] from 0 to 5"]),
     "a loop of TensorFlow's": (
         of_tensorflow,
         [XS],

@@ -1497,3 +1497,282 @@ def test_gradients_of_branches_that_read_what_the_body_changes_are_refused(every
 
     with pytest.raises(ValueError, match="has effects|would have to repeat"):
         gradient(tf.constant([1.0, 2.0, 3.0]))
+
+
+def test_gradients_of_functions_that_write_arrays_have_gradients():
+    """TensorFlow fills in zeros for histories of lists, which it records beside the results."""
+
+    def f(x):
+        array = tf.TensorArray(F64, 3, element_shape=[])
+
+        def body(k, y, array):
+            return k + 1, tf.cos(y), array.write(k, y)
+
+        _, y, array = tf_ti.while_loop(lambda k, *_: k < 3, body, (0, x, array))
+        return y + tf.reduce_sum(array.stack())
+
+    def oracle(x):
+        y, total = x, 0.0
+        for _ in range(3):
+            total, y = total + y, tf.cos(y)
+        return y + total
+
+    def gradient(f):
+        def of(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                result = f(x)
+            return tape.gradient(result, x)
+
+        return of
+
+    x = tf.constant(0.7, F64)
+    for _ in range(3):
+        f, oracle = tf.function(gradient(f)), gradient(oracle)
+        np.testing.assert_allclose(f(x), oracle(x), rtol=1e-9)
+
+
+def test_a_gradient_through_arrays_of_ragged_rows():
+    """An array of variants, each a row, as tf.map_fn has for ragged tensors."""
+
+    def f(x, while_loop):
+        encoded = tf.raw_ops.RaggedTensorToVariant(
+            rt_nested_splits=[tf.constant([0, 2, 2, 5], tf.int64)],
+            rt_dense_values=x,
+            batched_input=True,
+        )
+        rows = tf.TensorArray(tf.variant, 3).unstack(encoded)
+        sums = tf.TensorArray(tf.variant, 3)
+
+        def decode(row):
+            return tf.raw_ops.RaggedTensorFromVariant(
+                encoded_ragged=row,
+                input_ragged_rank=0,
+                output_ragged_rank=0,
+                Tvalues=F64,
+                Tsplits=tf.int64,
+            ).output_dense_values
+
+        def body(k, sums):
+            doubled = decode(rows.read(k)) ** 2
+            made = tf.raw_ops.RaggedTensorToVariant(
+                rt_nested_splits=[], rt_dense_values=doubled, batched_input=False
+            )
+            return k + 1, sums.write(k, made)
+
+        _, sums = while_loop(lambda k, _: k < 3, body, (0, sums))
+        return tf.add_n([(k + 1.0) * tf.reduce_sum(decode(sums.read(k))) for k in range(3)])
+
+    def gradient(while_loop):
+        @tf.function(autograph=False)
+        def of(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                result = f(x, while_loop)
+            return tape.gradient(result, x)
+
+        return of(tf.range(5.0, dtype=F64))
+
+    expected = [0.0, 2.0, 12.0, 18.0, 24.0]
+    np.testing.assert_allclose(gradient(tf.while_loop), expected)
+    np.testing.assert_allclose(gradient(tf_ti.while_loop), expected)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_rows_of_open_extents_have_the_tables_shape(count, is_variable):
+    """Also where no iteration tells how long they are, and in second gradients."""
+    given = tf.reshape(tf.range(12.0), [4, 3]) / 12.0
+    variable = tf.Variable(given, shape=[None, None]) if is_variable else None
+
+    def second(loop, table, count):
+        table = variable if is_variable else table
+        with tf.GradientTape() as outer:
+            outer.watch(table)
+            with tf.GradientTape() as tape:
+                tape.watch(table)
+                total = tf.reduce_sum(loop(table, count) ** 2)
+            slope = tape.gradient(total, table, unconnected_gradients="zero")
+            slope = tf.convert_to_tensor(slope)
+            total = tf.reduce_sum(tf.sin(slope) * slope)
+        found = outer.gradient(total, table, unconnected_gradients="zero")
+        return slope, tf.convert_to_tensor(found)
+
+    def ours(table, count):
+        def f(h, k):
+            return tf.sin(h) + tf.gather(table, [k, k + 1])[0] ** 2, None
+
+        return tf_ti.scan(f, tf.zeros([3]), tf.range(count))[0]
+
+    def theirs(table, count):
+        return tf.while_loop(
+            lambda k, h: k < count,
+            lambda k, h: (k + 1, tf.sin(h) + tf.gather(table, [k, k + 1])[0] ** 2),
+            (0, tf.zeros([3])),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+        )[1]
+
+    specs = [tf.TensorSpec([None, None]), tf.TensorSpec([], tf.int32)]
+    found = tf.function(lambda *a: second(ours, *a), input_signature=specs)(given, count)
+    assert [t.shape for t in found] == [given.shape] * 2
+    if count and not is_variable:  # TensorFlow's own fails otherwise
+        expected = tf.function(lambda *a: second(theirs, *a), input_signature=specs)(given, count)
+        for ours_, theirs_ in zip(found, expected):
+            np.testing.assert_allclose(ours_, theirs_, 1e-5, 1e-6)
+    elif not count:
+        assert not np.any(found)
+
+
+# --- variables that change between a loop and its gradient ---------------------------------------
+
+ROWS = tf.Variable([0.7, 0.6, 0.5, 0.9])
+
+
+def plainly(loop, f, y):
+    return f(y)
+
+
+def in_a_branch(loop, f, y):
+    return tf.cond(y > -5.0, lambda: f(y), lambda: y)
+
+
+def in_a_case(loop, f, y):
+    return tf.switch_case(tf.cast(y > 5.0, tf.int32), [lambda: f(y), lambda: y])
+
+
+def in_a_call(loop, f, y):
+    return tf.function(f, autograph=False)(y)
+
+
+def in_a_loop(loop, f, y):
+    return loop(lambda j, _: j < 2, lambda j, y: (j + 1, f(y)), [0, y])[1]
+
+
+def in_a_loop_of_tensorflow(loop, f, y):
+    return in_a_loop(tf.while_loop, f, y)
+
+
+def in_a_branch_of_a_loop(loop, f, y):
+    return in_a_loop(loop, lambda y: in_a_branch(loop, f, y), y)
+
+
+USES = {
+    "all": lambda i: tf.reduce_sum(ROWS),
+    "a slice": lambda i: ROWS[0],
+    "a row": lambda i: tf.gather(ROWS, i),
+}
+
+
+def by_while_loop(step, y, **options):
+    def body(i, y):
+        return i + 1, step(i, y)
+
+    return tf_ti.while_loop(lambda i, _: i < 4, body, [0, y], maximum_iterations=4, **options)[1]
+
+
+def by_scan(step, y, **options):
+    return tf_ti.scan(lambda y, i: (step(i, y), None), y, tf.range(4), **options)[0]
+
+
+def by_accelerated_loop(step, y):
+    with tf_ti.accelerate():
+        return tf.while_loop(lambda i, _: i < 4, lambda i, y: (i + 1, step(i, y)), [0, y])[1]
+
+
+USED_IN = [
+    plainly,
+    in_a_branch,
+    in_a_case,
+    in_a_call,
+    in_a_loop,
+    in_a_loop_of_tensorflow,
+    in_a_branch_of_a_loop,
+]
+WAYS = {
+    "while_loop": by_while_loop,
+    "scan": by_scan,
+    "accelerated": by_accelerated_loop,
+    "while_loop by 2": functools.partial(by_while_loop, checkpoint_every=2),
+    "scan by 3": functools.partial(by_scan, checkpoint_every=3),
+}
+
+
+def with_a_variable(place, use):
+    """An iteration that uses a variable, and the loop of four in Python."""
+
+    def step(i, y):
+        return place(tf_ti.while_loop, lambda y: tf.sin(USES[use](i) * y), y)
+
+    def unrolled(y):
+        is_inner_loop = place in (in_a_loop, in_a_loop_of_tensorflow, in_a_branch_of_a_loop)
+        for i in range(4):
+            for _ in range(2 if is_inner_loop else 1):
+                y = tf.sin(USES[use](i) * y)
+        return y
+
+    return step, unrolled
+
+
+@pytest.mark.quarter
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("place", USED_IN)
+@pytest.mark.parametrize("way", WAYS)
+def test_second_gradients_by_a_variable(way, place, use):
+    step, unrolled = with_a_variable(place, use)
+
+    def gradients(run, y):
+        with tf.GradientTape() as outer:
+            outer.watch(y)
+            with tf.GradientTape() as tape:
+                tape.watch(y)
+                value = run(y)
+            slopes = [tf.convert_to_tensor(g) for g in tape.gradient(value, [y, ROWS])]
+            total = tf.sin(slopes[0]) + tf.reduce_sum(slopes[1] ** 2)
+        return [*slopes, *map(tf.convert_to_tensor, outer.gradient(total, [y, ROWS]))]
+
+    ROWS.assign([0.7, 0.6, 0.5, 0.9])
+    y = tf.constant(0.8)
+    found = tf.function(lambda y: gradients(lambda y: WAYS[way](step, y), y))(y)
+    for ours, expected in zip(found, gradients(unrolled, y), strict=True):
+        np.testing.assert_allclose(ours, expected, 1e-4, 1e-6)
+
+
+@pytest.mark.quarter
+@pytest.mark.parametrize("is_eager", [True, False])
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("place", USED_IN)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_variable_that_changes_before_the_gradient(way, place, use, is_eager):
+    """As of a step that updates weights, and then asks the same tape for others' gradients."""
+
+    step, unrolled = with_a_variable(place, use)
+
+    def gradients(run, y):
+        ROWS.assign([0.7, 0.6, 0.5, 0.9])
+        with tf.GradientTape() as tape:
+            tape.watch(y)
+            value = run(y)
+        ROWS.assign([5.0, 6.0, 7.0, 8.0])
+        return [tf.convert_to_tensor(g) for g in tape.gradient(value, [y, ROWS])]
+
+    y = tf.constant(0.8)
+
+    def run(y):
+        return WAYS[way](step, y)
+
+    run = tf.function(run) if is_eager else run
+    found = gradients(run, y) if is_eager else tf.function(lambda y: gradients(run, y))(y)
+    for ours, expected in zip(found, gradients(unrolled, y), strict=True):
+        np.testing.assert_allclose(ours, expected, 1e-5)
+
+
+def test_a_function_that_asks_for_no_gradient_reads_no_variable_for_one():
+    @tf.function
+    def run(y):
+        with tf.GradientTape():
+            step = lambda i, y: in_a_branch(None, lambda y: tf.sin(ROWS[0] * y), y)  # noqa: E731
+            return by_while_loop(step, y)
+
+    graph = run.get_concrete_function(tf.constant(0.8)).graph
+    reads = [op for op in graph.get_operations() if op.type == "ReadVariableOp"]
+    assert not any(op in graph.control_outputs or op.outputs[0].consumers() for op in reads)

@@ -414,6 +414,7 @@ def check(form, derivative, every, mode):
         assert variable.numpy() == left
 
 
+@pytest.mark.quarter
 @pytest.mark.pairwise
 @pytest.mark.parametrize("mode", ["eager", "function", "open", "jit"])
 @pytest.mark.parametrize("every", [None, 1, 3, 100])

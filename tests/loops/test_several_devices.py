@@ -162,11 +162,13 @@ def devices_of_loops(call):
     nodes = [node for graph in graphs for node in graph.node if node.op.startswith("TfTi>")]
     return sorted((node.op, node.device[-5:]) for node in nodes)
 
-of_loops = {}
+of_loops, explained = {}, {}
 for devices in ((0, 1), (2, 2)):
     variables = Variables(*devices)
-    of_loops[str(devices)] = devices_of_loops(
-        tf.function(lambda: value(scan, looks_up, variables)))
+    call = tf.function(lambda: value(scan, looks_up, variables))
+    of_loops[str(devices)] = devices_of_loops(call)
+    around = tf.function(lambda: tf.cond(v.first[0, 1] > 0.0, lambda: call()[0], lambda: 0.0))
+    explained[str(devices)] = [tf_ti.explain(f).loops[0].runs_as for f in (call, around)]
 
 def counted():
     iterator = on(0, lambda: iter(tf.data.Dataset.range(100)))
@@ -181,7 +183,7 @@ def compiled():
     except tf.errors.InvalidArgumentError as error:
         return str(error)
 
-print(json.dumps([found, expected, places, of_loops, counted(), compiled()]))
+print(json.dumps([found, expected, places, of_loops, explained, counted(), compiled()]))
 """
 
 
@@ -192,7 +194,7 @@ def results(tmp_path_factory):
     path.write_text(PROGRAM)
     finished = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=HANGS)
     assert finished.returncode == 0, finished.stderr[-6000:]
-    names = ("found", "expected", "places", "of_loops", "counted", "compiled")
+    names = ("found", "expected", "places", "of_loops", "explained", "counted", "compiled")
     return dict(zip(names, json.loads(finished.stdout.splitlines()[-1]), strict=True))
 
 
@@ -229,6 +231,13 @@ def test_a_loop_is_where_all_its_variables_are(results):
         "(0, 1)": [["TfTi>MultiDeviceTensorIterator", "CPU:0"]],
         "(2, 2)": [["TfTi>TensorIterator", "CPU:2"]],
     }
+
+
+def test_explanations_name_the_devices_of_such_a_loop(results):
+    found = results["explained"]
+    expected = "TensorFlow's kernels, one by one: on CPU:0, CPU:1, where its variables are"
+    assert found["(0, 1)"] == [expected] * 2
+    assert not any("CPU" in text for text in found["(2, 2)"])
 
 
 def test_a_body_uses_an_iterator_a_table_and_a_variable_of_three_devices(results):

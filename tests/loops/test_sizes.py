@@ -474,3 +474,83 @@ def test_memory_grows_as_the_length(run_program):
         assert many < 5 * max(few, 10_000), peaks
         """
     )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "body",
+        "while loop",
+        "scan",
+        "two scans",
+        "nested",
+        "TensorFlow's loop",
+        "TensorFlow's loop in a branch",
+        "scan in a branch",
+    ],
+)
+def test_an_array_is_not_copied_for_each_iteration_that_writes_it(run_program, kind):
+    run_program(
+        """
+        import resource
+        import sys
+        import numpy as np
+        import tensorflow as tf
+        import tf_ti
+
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+        def twice(a, k, h):
+            return tf_ti.scan(lambda a, _: (a.write(k, h + a.read(k - 1)), None), a, length=2)[0]
+
+        def by_loop(a, k, y):
+            return tf.while_loop(lambda j, _: j < 2, lambda j, a: (j + 1, a.write(k, y)), (0, a))[1]
+
+        def by_scan(a, k, y):
+            return tf_ti.scan(lambda a, _: (a.write(k, y), None), a, length=2)[0]
+
+        def in_branch(write, a, k, h):
+            y = h + a.read(k - 1)
+            return tf.cond(k > 0, lambda: write(a, k, y), lambda: a)
+
+        WRITES = {
+            "body": lambda a, k, h: a.write(k, h + a.read(k - 1)),
+            "while loop": lambda a, k, h: tf_ti.while_loop(
+                lambda j, a: j < 2, lambda j, a: (j + 1, a.write(k, h + a.read(k - 1))), (0, a)
+            )[1],
+            "scan": twice,
+            "two scans": lambda a, k, h: twice(twice(a, k, h * 2.0), k, h),
+            "nested": lambda a, k, h: tf_ti.scan(
+                lambda a, _: (twice(a, k, h), None), a, length=2
+            )[0],
+            "TensorFlow's loop": lambda a, k, h: by_loop(a, k, h + a.read(k - 1)),
+            "TensorFlow's loop in a branch": lambda a, k, h: in_branch(by_loop, a, k, h),
+            "scan in a branch": lambda a, k, h: in_branch(by_scan, a, k, h),
+        }
+
+        def slope(w, steps, while_loop, write):
+            array = tf.TensorArray(tf.float32, steps + 1, element_shape=[8], clear_after_read=False)
+            array = array.write(0, tf.ones([8]))
+
+            def step(k, h, a):
+                h = h * w
+                return k + 1, h, write(a, k, h)
+
+            with tf.GradientTape() as tape:
+                tape.watch(w)
+                array = while_loop(lambda k, *_: k <= steps, step, (1, tf.ones([8]), array))[2]
+                loss = tf.reduce_sum(array.stack()[-1])
+            return loss, tape.gradient(loss, w)
+
+        w, write = tf.constant(0.9), WRITES[sys.argv[1]]
+        found = tf.function(lambda w: slope(w, 10, tf_ti.while_loop, write))(w)
+        expected = tf.function(lambda w: slope(w, 10, tf.while_loop, WRITES["body"]))(w)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        before = peak()
+        tf.function(lambda w: slope(w, 4000, tf_ti.while_loop, write))(w)
+        grown = peak() - before
+        assert grown < 128_000, grown  # in kB; all versions of the array take 512,000
+        """,
+        kind,
+    )

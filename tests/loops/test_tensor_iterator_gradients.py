@@ -1015,3 +1015,41 @@ def test_a_gradient_goes_through_a_list_that_is_a_state():
         return tape.gradient(y, x)
 
     assert gradient(tf.ones([3], F64)).numpy().tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("extent", [0, 1, 2])
+def test_checkpoints_of_a_loop_whose_output_has_pieces_of_any_extent(extent, every):
+    def run(x, s):
+        def body(piece, s):
+            return tf.tile(piece, [extent]) * s, s * tf.reduce_sum(piece)
+
+        return tf_ti.tensor_iterator(
+            body,
+            [x, s],
+            PortMap(
+                [InputPort(0, 0, axis=0, stride=2, part_size=2), InputPort(1, 1)],
+                [OutputPort(0, 0, axis=0), OutputPort(1, 1)],
+            ),
+            [BackEdge(1, 1)],
+            checkpoint_every=every,
+        )
+
+    def unrolled(x, s):
+        pieces = []
+        for k in range(3):
+            pieces.append(tf.tile(x[2 * k : 2 * k + 2], [extent]) * s)
+            s = s * tf.reduce_sum(x[2 * k : 2 * k + 2])
+        return tf.concat(pieces, 0), s
+
+    def gradients(run, x, s):
+        with tf.GradientTape() as tape:
+            tape.watch([x, s])
+            pieces, s_end = run(x, s)
+            loss = tf.reduce_sum(tf.sin(pieces)) + s_end
+        return tape.gradient(loss, [x, s])
+
+    x, s = tf.constant([0.3, 0.6, 0.9, 0.2, 0.5, 0.7]), tf.constant(1.1)
+    found = tf.function(lambda x, s: gradients(run, x, s))(x, s)
+    for ours, expected in zip(found, gradients(unrolled, x, s), strict=True):
+        np.testing.assert_allclose(ours, expected, 1e-5)

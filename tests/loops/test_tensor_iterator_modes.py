@@ -737,3 +737,56 @@ def test_a_serialised_graph_runs_after_import():
         (y,) = tf.import_graph_def(definition, return_elements=["y:0"], name="")
         with tf.compat.v1.Session() as session:
             assert session.run(y, {"x:0": [1.0, 2.0, 3.0]}) == 6
+
+
+@pytest.mark.parametrize("place", ["the body", "the condition"])
+@pytest.mark.parametrize("writes", [False, True])
+def test_loops_wait_for_one_another_where_one_writes_a_variable(place, writes):
+    table = tf.Variable([1.0, 2.0, 3.0])
+
+    def looked_up(k):
+        return tf.gather(table, k)
+
+    def written(k):
+        with tf.control_dependencies([table.scatter_nd_update([[k]], [5.0])]):
+            return looked_up(k)
+
+    def run(loop, look_up):
+        def condition(k, _):
+            return k < 3 if place == "the body" else look_up(k) < 2.5
+
+        def body(k, s):
+            return k + 1, s + look_up(k) if place == "the body" else s + 1.0
+
+        return loop(condition, body, [0, 0.0])[1]
+
+    @tf.function(autograph=False)
+    def both(loop):
+        table.assign([1.0, 2.0, 3.0])
+        return run(loop, looked_up), run(loop, written if writes else looked_up)
+
+    graph = both.get_concrete_function(tf_ti.while_loop).graph
+    first, second = (op for op in graph.get_operations() if op.type == "TfTi>TensorIterator")
+    assert (first in second.control_inputs) == writes
+    np.testing.assert_allclose(both(tf_ti.while_loop), both(tf.while_loop))
+
+
+def test_a_read_waits_for_a_loop_that_writes_by_a_handle_it_carries():
+    """The variables change places in each iteration, so that each is written once."""
+    first, second = (tf.Variable([value] * 4) for value in (1.0, 2.0))
+
+    @tf.function(autograph=False)
+    def call():
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(tf.constant(2), tf_ti.TripLimit.COUNT)
+            ours, others = loop.add_recurrence(first.handle), loop.add_recurrence(second.handle)
+            count = loop.add_recurrence(0.0)
+            noise = tf.random.stateless_uniform([1_000_000], [1, 2])  # long enough to be overtaken
+            value = tf.fill([4], 1.0 + 0.0 * tf.reduce_sum(noise))
+            tf.raw_ops.AssignAddVariableOp(resource=ours.tensor, value=value)
+            ours.next, others.next, count.next = others.tensor, ours.tensor, count + 1.0
+            loop.add_loop_output(count, tf_ti.LoopOutput.LAST_VALUE)
+        return first.read_value(), second.read_value()
+
+    found = call()
+    np.testing.assert_array_equal(found, [[2.0] * 4, [3.0] * 4])

@@ -176,5 +176,5 @@ def test_wrong_conditions(until, error, words):
 
 def test_ragged_results_are_refused():
     xs = tf.ragged.constant([[1.0], [2.0, 3.0]])
-    with pytest.raises(ValueError, match="ys: with until results must be tensors"):
+    with pytest.raises(ValueError, match="ys: with until results must not be ragged"):
         tf_ti.scan(lambda c, row: (c, row), 0.0, xs, until=lambda c, y: True)

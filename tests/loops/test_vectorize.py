@@ -205,6 +205,7 @@ LOOPS = {
 XS, HS = values(5, 4, 3), values(5, 3)
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_map_has_the_values_and_gradients_of_its_lanes(name):
     f = LOOPS[name]
@@ -219,6 +220,7 @@ def test_a_map_has_the_values_and_gradients_of_its_lanes(name):
     close(gradient_of(mapped(f))(XS, HS), gradients)
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_jacobian_is_that_of_one_gradient_after_the_other(name):
     f = LOOPS[name]
@@ -371,6 +373,7 @@ def of_several_levels(c, x):
 WITH_FUNCTIONS = [of_a_conditional, of_a_switch, of_a_while_loop, of_a_call, of_several_levels]
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize("shape", [[4, 3], [None, 3]])
 @pytest.mark.parametrize("step", WITH_FUNCTIONS, ids=lambda step: step.__name__)
 def test_a_loaded_loop_is_vectorised_as_it_was_before(step, shape, tmp_path):
@@ -394,3 +397,53 @@ def test_a_loaded_loop_is_vectorised_as_it_was_before(step, shape, tmp_path):
         if step is of_a_while_loop:  # the others' gradients have no map before, either
             actual = tf.vectorized_map(gradient_of(f), lanes)
             close(actual, lane_by_lane(gradient_of(original), (lanes,)))
+
+
+# --- TensorArrays --------------------------------------------------------------------------------
+
+
+def _with_array(reads, writes):
+    """A while loop that reads an array of x's rows, or writes one."""
+
+    def f(x):
+        count = x.shape[0]
+        given = tf.TensorArray(F64, count, clear_after_read=False).unstack(x)
+        made = tf.TensorArray(F64, count, element_shape=x.shape[1:])
+
+        def body(k, h, made):
+            h = tf.tanh(0.5 * h + (given.read(k) if reads else x[k]))
+            return k + 1, h, made.write(k, h) if writes else made
+
+        _, h, made = tf_ti.while_loop(lambda k, *_: k < count, body, (0, x[0], made))
+        return made.stack() if writes else h
+
+    def oracle(x):
+        h, rows = x[0], []
+        for row in tf.unstack(x):
+            h = tf.tanh(0.5 * h + row)
+            rows.append(h)
+        return tf.stack(rows) if writes else h
+
+    return f, oracle
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("reads", [False, True])
+def test_loops_that_read_and_write_arrays_have_jacobians_and_hessians(reads, writes):
+    f, oracle = _with_array(reads, writes)
+
+    def jacobian(f):
+        def of(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                result = f(x)
+            return tape.jacobian(result, x)
+
+        return tf.function(of, autograph=False)
+
+    x = values(4, 3)
+    close(jacobian(f)(x), jacobian(oracle)(x))
+    first, second = (lambda x, f=f: gradient_of(f)(x)[0] for f in (f, oracle))
+    close(jacobian(first)(x), jacobian(second)(x))
+    mapped = tf.function(lambda x: tf.vectorized_map(f, x), autograph=False)
+    close(mapped(tf.stack([x, -x])), tf.stack([oracle(x), oracle(-x)]))

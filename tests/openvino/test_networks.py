@@ -43,6 +43,7 @@ def check(actual, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize("extents", ["any extents", "these extents"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_answers_as_in_openvino(written, name, extents):

@@ -191,6 +191,46 @@ def test_regions_at_edges_of_images_and_of_whole_numbers_are_openvinos(tmp_path,
         np.testing.assert_allclose(actual, expected, 1e-3, 1e-3, err_msg=way)
 
 
+GRADIENTS = {
+    "roi_align-avg": (
+        lambda x, r, i: o.roi_align(x, r, i, 3, 2, 0, 0.7, "avg"),
+        (IMAGE[:, :, :9, :8], rois_of((3, 7, 9))[0][:4], np.zeros(4, np.int32)),
+    ),
+    "roi_align-max": (
+        lambda x, r, i: o.roi_align(x, r, i, 3, 2, 0, 0.7, "max"),
+        (IMAGE[:, :, :9, :8], rois_of((3, 7, 9))[0][:4], np.zeros(4, np.int32)),
+    ),
+    "psroi_pooling-average": (
+        lambda x, r: o.psroi_pooling(x, r, 2, 3, 1.0, 1, 1, "average"),
+        (IMAGE[:, :, :9, :8], EDGES * np.float32([1, 8, 8, 8, 8])),
+    ),
+    "roi_pooling-max": (
+        lambda x, r: o.roi_pooling(x, r, np.array([2, 3]), np.float32(1), "max"),
+        (np.round(IMAGE[:, :, :9, :8]), EDGES * np.float32([1, 8, 8, 8, 8])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_regions_under_xla(tmp_path, name):
+    function, arrays = GRADIENTS[name]
+    module = tf_ti.openvino.load(save(make(function, *arrays), tmp_path / "model.xml"))
+    x, rois, *rest = map(tf.constant, arrays)
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            tape.watch([x, rois])
+            loss = tf.reduce_sum(tf.sin(module(x, rois, *rest)[0]))
+        found = tape.gradient(loss, [x, rois], unconnected_gradients="zero")
+        return [loss, *found]
+
+    expected = tf.function(gradients)()
+    actual = tf.function(gradients, jit_compile=True, autograph=False)()
+    for a, e in zip(actual, expected):
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4)
+    assert np.any(expected[1])
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "tf_half_pixel_for_nn"])
 def test_the_nearest_pixels_are_openvinos(tmp_path, coordinates, dynamic):

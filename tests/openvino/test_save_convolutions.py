@@ -452,6 +452,7 @@ def by_rank(rank):
     )
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize(
     ("rank", "name"), [(rank, name) for rank in (1, 2, 3) for name in by_rank(rank)]
 )

@@ -298,6 +298,7 @@ OF_TWO = (
 )
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_while_loops(function, dynamic, tmp_path):

@@ -210,6 +210,7 @@ def check_growth(call, before, counted=20):
     assert not any(growth > 0 for growth in grown.values()), grown
 
 
+@pytest.mark.quarter
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_calls_leave_nothing(entry):

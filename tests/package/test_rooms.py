@@ -14,6 +14,7 @@ FAMILIES = {
     "bags": set(),
     "loops": set(),
     "recurrent": {"loops"},
+    "accelerate": {"loops"},
     "openvino": {"tf_ti"},
     "keras": {"tf_ti", "bags", "loops", "recurrent", "openvino"},
 }
@@ -46,6 +47,7 @@ GATHERERS = {
     "tf_ti/__init__.py",
     "tf_ti/__main__.py",
     "tf_ti/_self_check.py",
+    "tf_ti/accelerate/__main__.py",
     "tf_ti/openvino/__main__.py",
 }
 

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import itertools
 import pathlib
+import types
 import weakref
 
 import numpy as np
@@ -223,6 +224,14 @@ def _(it):
         assert it()
 
 
+@relied_on("tensorflow.python.eager.record.should_record_backprop")
+def _(it):
+    x, other = tf.constant(1.0), tf.constant(2.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        assert it([x]) and it([x * 2.0]) and not it([other])
+
+
 @relied_on("tensorflow.python.eager.record.record_operation")
 def _(it):
     with tf.GradientTape() as tape:
@@ -334,6 +343,17 @@ def _(it):
 def _(it):
     shape = it(tf.Variable(tf.zeros([2, 3])).handle, tf.int64)
     assert shape.numpy().tolist() == [2, 3] and shape.dtype == tf.int64
+
+
+@relied_on("tensorflow.python.ops.default_gradient.supports_default_grad")
+def _(it):
+    queue = tf.queue.FIFOQueue(1, tf.float32)
+    assert it(tf.Variable(1.0).handle) and not it(queue.queue_ref)
+
+
+@relied_on("tensorflow.python.ops.default_gradient.zeros_like")
+def _(it):
+    assert it(tf.Variable([1.0, 2.0]).handle).numpy().tolist() == [0.0, 0.0]
 
 
 def test_types_of_saved_models_can_be_added():
@@ -619,8 +639,14 @@ def _(_):
 
 @relied_on(f"{FUNCTION}.AtomicFunction()._cached_graph")
 def _(_):
-    function = atomic(traced(lambda x: x + 1.0, SCALAR))
-    assert function._cached_graph in (None, function.graph)
+    graph = traced(lambda x: x + 1.0, SCALAR)
+    function = atomic(graph)
+    assert function._cached_graph is graph
+    definition = type(function.cached_definition)()
+    definition.CopyFrom(function.cached_definition)
+    definition.signature.name = "known_by_its_definition"
+    by_definition = resolve(f"{FUNCTION}.from_function_def")(definition, function.function_type)
+    assert by_definition._cached_graph is None
 
 
 @relied_on("tensorflow.python.eager.polymorphic_function.function_type_utils.derive_from_graph")
@@ -668,6 +694,38 @@ def _(it):
     found = it(op, [x.shape], op.get_attr("f").name)
     assert isinstance(found, resolve(f"{FUNC_GRAPH}.FuncGraph"))
     assert found.inputs[0].shape == [] and len(found.outputs) == 1 and found.outer_graph is graph
+    assert len(it(op, [None], op.get_attr("f").name).inputs) == 1
+    # That is where conditionals find it.
+    assert resolve("tensorflow.python.ops.cond_v2").util.get_func_graph is it
+
+
+@relied_on("tensorflow.python.saved_model.save._trace_gradient_functions")
+def _(it):
+    """What it looks up in the registry it calls without an operation."""
+    calls = []
+
+    def gradient(op, *grads):
+        calls.append(op)
+        return grads
+
+    registry = resolve("tensorflow.python.framework.ops").gradient_registry
+    registry.register(gradient, "CustomGradient-of-the-contract")
+
+    @tf.function(input_signature=[SCALAR])
+    def f(x):
+        with tf.compat.v1.get_default_graph().gradient_override_map(
+            {"IdentityN": "CustomGradient-of-the-contract"}
+        ):
+            return tf.identity_n([x])[0]
+
+    with tf.Graph().as_default() as graph:
+        f.get_concrete_function().add_to_graph(graph)
+        view = types.SimpleNamespace(gradient_functions=[], gradient_defs=[])
+        it(graph, view)
+        assert calls == [None]
+        registry._registry.pop("CustomGradient-of-the-contract")
+        it(graph, view)
+    assert calls == [None]
 
 
 # --- operations of graphs ------------------------------------------------------------------------
@@ -824,6 +882,122 @@ def _(it):
         assert get(placeholder) == get(array)
 
 
+@relied_on("tensorflow.python.ops.handle_data_util.set_handle_data")
+def _(it):
+    get = resolve("tensorflow.python.ops.handle_data_util.get_resource_handle_data")
+    with tf.Graph().as_default():
+        array = tf.raw_ops.TensorListReserve(
+            element_shape=[2], num_elements=1, element_dtype=tf.float32
+        )
+        data = get(array)
+        (element,) = data.shape_and_type
+        element.shape.CopyFrom(tf.TensorShape([3, 2]).as_proto())
+        copy = tf.compat.v1.placeholder(tf.variant, [])
+        it(copy, data)
+        item = tf.raw_ops.TensorListGetItem(
+            input_handle=copy, index=0, element_shape=-1, element_dtype=tf.float32
+        )
+    assert item.shape.as_list() == [3, 2]
+
+
+# --- while loops ---------------------------------------------------------------------------------
+
+WHILE = "tensorflow.python.ops.while_v2"
+
+
+def count_up(limit=None):
+    """A loop in a function, whose body captures a tensor."""
+    by, total = tf.constant(2.0), tf.zeros([])
+    options = {} if limit is None else {"maximum_iterations": limit}
+    return tf.while_loop(lambda x: x < 9.0, lambda x: [x + by], [total], **options)[0]
+
+
+@relied_on(f"{WHILE}._build_while_op")
+def _(it):
+    assert parameters(it) == [
+        "loop_vars",
+        "cond_graph",
+        "body_graph",
+        "output_shapes",
+        "parallel_iterations",
+        "name",
+        "num_original_outputs",
+    ]
+    module, seen = resolve(WHILE), []
+
+    def build(loop_vars, cond_graph, body_graph, output_shapes, name, **options):
+        seen.append((loop_vars, cond_graph, body_graph, output_shapes, name))
+        return it(loop_vars, cond_graph, body_graph, output_shapes, name=name, **options)
+
+    module._build_while_op = build
+    try:
+        for limit in (None, 3):
+            assert tf.function(count_up)(limit) == (10.0 if limit is None else 6.0)
+    finally:
+        module._build_while_op = it
+    for limited, (loop_vars, condition, body, shapes, name) in zip((False, True), seen):
+        # A counter, the limit, the user's variable, what was captured.
+        assert [t.dtype for t in loop_vars] == [tf.int32, tf.int32, tf.float32, tf.float32]
+        assert len(condition.inputs) == len(body.inputs) == len(body.outputs) == 4
+        assert bool(condition.inputs[1].consumers()) == limited
+        (test,) = condition.outputs
+        assert test.op.type == "Identity"
+        assert (test.op.inputs[0].op.type == "LogicalAnd") == limited
+        assert len(body.internal_captures + body.deferred_internal_captures) == 1
+        assert len(shapes) == 4 and name == "while/"
+        assert isinstance(body, resolve(f"{FUNC_GRAPH}.FuncGraph"))
+
+
+@relied_on("tensorflow.python.ops.control_flow_util_v2.WhileBodyFuncGraph")
+def _(it):
+    # The body of a loop that is a gradient is of another class.
+    assert type(resolve(WHILE)._WhileBodyGradFuncGraph) is type
+    assert resolve(WHILE)._WhileBodyGradFuncGraph.__bases__ == (it,)
+
+
+@relied_on(f"{FUNC_GRAPH}.FuncGraph()._add_control_dependencies")
+def _(func_graph):
+    found = []
+
+    def look():
+        graph = tf.compat.v1.get_default_graph()
+        found.append((graph.building_function, graph._add_control_dependencies))
+        return tf.constant(0)
+
+    tf.function(look)()
+    tf.compat.v1.wrap_function(look, [])
+    with tf.Graph().as_default():
+        look()
+    assert found == [(True, True), (True, False), (False, False)]
+
+
+@relied_on("tensorflow.python.util.tf_stack.extract_stack")
+def _(it):
+    frame = it()[-1]
+    assert frame.filename == __file__ and frame.lineno > 0 and frame.name == "_"
+
+
+@relied_on("tensorflow.python.util.tf_stack.StackTraceFilter")
+def _(it):
+    extract = resolve("tensorflow.python.util.tf_stack.extract_stack")
+
+    class WithoutThis(it):
+        def get_filtered_filenames(self):
+            return frozenset([__file__]) | self.parent.get_filtered_filenames()
+
+    with WithoutThis():
+        assert __file__ not in {frame.filename for frame in extract()}
+    assert extract()[-1].filename == __file__
+
+
+@relied_on("tensorflow.python.eager.polymorphic_function.polymorphic_function.Function()._clone")
+def _(function):
+    original = tf.function(lambda x: x + 1.0, input_signature=[tf.TensorSpec([])], autograph=False)
+    assert type(original) is function
+    copy = original._clone(lambda x: x + 2.0)
+    assert copy(1.0) == 3.0 and copy.input_signature == original.input_signature
+
+
 # --- automatic control dependencies --------------------------------------------------------------
 
 
@@ -843,6 +1017,23 @@ def _(it):
     assert {("ReadVariableOp", 1, 0), ("AssignVariableOp", 0, 1)} <= set(seen)
 
 
+@relied_on("tensorflow.python.framework.auto_control_deps.AutomaticControlDependencies")
+def _(it):
+    with tf.Graph().as_default(), it():
+        handle = tf.compat.v1.placeholder(tf.resource, [])
+        write = tf.raw_ops.AssignVariableOp(resource=handle, value=1.0)
+        read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32).op
+    assert read.control_inputs == [write]
+
+
+@relied_on("tensorflow.python.framework.auto_control_deps.op_is_stateful")
+def _(it):
+    with tf.Graph().as_default():
+        check = tf.raw_ops.Assert(condition=True, data=["wrong"])
+        assert it(check)
+        assert not it(tf.constant(1.0).op) and not it(tf.random.uniform([]).op)
+
+
 @relied_on("tensorflow.python.framework.auto_control_deps_utils.register_read_only_resource_op")
 def _(it):
     utils = resolve("tensorflow.python.framework.auto_control_deps_utils")
@@ -851,6 +1042,39 @@ def _(it):
         op = tf.raw_ops.ReadVariableOp(
             resource=tf.compat.v1.placeholder(tf.resource, []), dtype=tf.float32
         ).op
+    reads, writes = utils.get_read_write_resource_inputs(op)
+    assert len(reads) == 1 and not writes
+
+
+UTILS = "tensorflow.python.framework.auto_control_deps_utils"
+
+
+@relied_on(f"{UTILS}.get_read_write_resource_inputs")
+@relied_on(f"{UTILS}.get_read_only_resource_input_indices_graph")
+def _(_):
+    utils = resolve(UTILS)
+    read, written = tf.Variable(1.0), tf.Variable(2.0)
+    branch = lambda: written.assign(tf.cond(read > 0.0, lambda: read + 1.0, lambda: 0.0))  # noqa: E731
+    graph = tf.function(branch).get_concrete_function().graph
+    (conditional,) = (op for op in graph.get_operations() if op.type == "If")
+    assign = next(op for op in graph.get_operations() if op.type == "AssignVariableOp")
+    handles = {source.ref(): inside for source, inside in graph.captures}
+    reads, writes = utils.get_read_write_resource_inputs(conditional)
+    assert [t is handles[read.handle.ref()] for t in reads] == [True] and not writes
+    reads, writes = utils.get_read_write_resource_inputs(assign)
+    assert [t is handles[written.handle.ref()] for t in writes] == [True] and not reads
+    found = utils.get_read_only_resource_input_indices_graph(graph)
+    assert [graph.inputs[i] is handles[read.handle.ref()] for i in found] == [True]
+
+
+@relied_on(f"{UTILS}.READ_ONLY_RESOURCE_INPUTS_ATTR")
+@relied_on("tensorflow.python.framework.ops.set_int_list_attr")
+def _(_):
+    utils, ops = resolve(UTILS), resolve("tensorflow.python.framework.ops")
+    with tf.Graph().as_default():
+        handles = [tf.compat.v1.placeholder(tf.resource, []) for _ in range(2)]
+        op = tf.raw_ops.AssignVariableOp(resource=handles[0], value=1.0)
+        ops.set_int_list_attr(op, utils.READ_ONLY_RESOURCE_INPUTS_ATTR, [0])
     reads, writes = utils.get_read_write_resource_inputs(op)
     assert len(reads) == 1 and not writes
 
@@ -1046,6 +1270,21 @@ def _(_):
     (rows,) = spec._to_batched_tensor_list(RAGGED)
     assert spec._from_compatible_tensor_list([rows]).to_list() == RAGGED.to_list()
     assert ROW._from_compatible_tensor_list([rows[0]]).to_list() == RAGGED[0].to_list()
+
+
+def test_extension_types_have_batch_encoders():
+    class Both(tf.experimental.BatchableExtensionType):
+        row: tf.RaggedTensor
+        number: tf.Tensor
+
+    value = Both(RAGGED, tf.range(2))
+    spec = tf.type_spec_from_value(value)
+    encoder = spec.__batch_encoder__
+    encoding = tf.nest.flatten(encoder.encoding_specs(spec))
+    assert encoding == [spec.row, spec.number]
+    encoded = encoder.encode(spec, value, minimum_rank=1)
+    assert [type(part) for part in tf.nest.flatten(encoded)] == [type(RAGGED), type(value.number)]
+    assert encoder.decode(spec, encoded).row.to_list() == RAGGED.to_list()
 
 
 # --- vectorisation -------------------------------------------------------------------------------

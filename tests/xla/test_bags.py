@@ -497,6 +497,10 @@ CONSTANT_IDS = {
     "ragged": lambda: tf.ragged.constant([[0, 0, 1], [], [3]]),
     "sparse": lambda: tf.SparseTensor([[0, 0], [0, 1], [2, 0]], [3, 3, 0], [3, 2]),
     "computed": lambda: tf.range(6)[:, tf.newaxis] // [[2, 4]],
+    "masked": lambda: tf.boolean_mask([1, 1, 3], [True, True, True])[:, tf.newaxis],
+    "found": lambda: tf.cast(tf.where([True, False, True, True]), tf.int32) // 2,
+    "repeated": lambda: tf.repeat([1, 0, 3], [2, 1, 1])[:, tf.newaxis],
+    "one part of some": lambda: tf.dynamic_partition([[1], [1], [3], [2]], [0, 0, 0, 1], 2)[0],
 }
 OPTIONS = {
     "sum": {},
@@ -508,11 +512,21 @@ OPTIONS = {
 }
 
 
+def times_one(gradient):
+    """The same, dense, by a product for which the number of rows has to be right."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values, indices, shape = gradient.values, gradient.indices, gradient.dense_shape
+        ones = tf.zeros_like(values) + tf.ones(tf.shape(values))
+        gradient = tf.IndexedSlices(ones * values, indices, shape)
+    return tf.convert_to_tensor(gradient)
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("ids", CONSTANT_IDS)
 @pytest.mark.parametrize("given", ["a constant", "an argument", "a variable", "shards"])
+@pytest.mark.parametrize("is_called", [False, True], ids=["traced", "called"])
 @pytest.mark.pairwise
-def test_gradients_by_constant_ids(given, ids, options):
+def test_gradients_by_constant_ids(given, ids, options, is_called):
     """TensorFlow knows while it traces how many rows a kernel gives; XLA's gradient has more."""
     value = np.float32([[3, 4], [0.1, 0.2], [6, 8], [0.3, -0.5]])
     variable = tf.Variable(value)
@@ -528,16 +542,47 @@ def test_gradients_by_constant_ids(given, ids, options):
                 pooled = tf_ti.embedding_bag(tables, CONSTANT_IDS[ids](), **OPTIONS[options])
                 value = tf.reduce_sum(pooled**2)
                 total = tf.reduce_sum(tf_ti.embedding_bag(source, CONSTANT_IDS[ids]()))
-            slope, other = (tape.gradient(loss, source) for loss in (value, total))
-            if isinstance(other, tf.IndexedSlices):
-                ones = tf.zeros_like(other.values) + tf.ones(tf.shape(other.values))
-                other = tf.IndexedSlices(ones * other.values, other.indices, other.dense_shape)
-            dense = tf.convert_to_tensor(slope)
-            square = tf.reduce_sum(dense**2)
-        second = outer.gradient(square, source)
-        return [tf.convert_to_tensor(each) for each in (dense, other, second)]
+            slope, other = (times_one(tape.gradient(loss, source)) for loss in (value, total))
+            square = tf.reduce_sum(slope**2)
+        return [slope, other, times_one(outer.gradient(square, source))]
 
-    same(*both(slopes, tf.constant(value)), tf.float32)
+    call = tf.function(slopes, autograph=False)
+    run = (lambda argument: call(argument)) if is_called else slopes
+    same(*both(run, tf.constant(value)), tf.float32)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize(
+    "ids", ["dense", "computed", "masked", "found", "repeated", "one part of some"]
+)
+@pytest.mark.parametrize("way", ["traced", "called", "compiled and called", "loaded"])
+@pytest.mark.pairwise
+def test_second_gradients_of_weights_by_constant_ids_in_shards(tmp_path, way, ids, combiner):
+    """TensorFlow knows while it traces how many ids each shard gets; in XLA it gets all."""
+    table = tf.constant(np.float32([[3, 4], [0.1, 0.2], [6, 8], [0.3, -0.5]]))
+
+    def slopes(scales):
+        with tf.GradientTape() as outer:
+            outer.watch(scales)
+            with tf.GradientTape() as tape:
+                tape.watch(scales)
+                of = CONSTANT_IDS[ids]()
+                weights = tf.reshape(scales[: tf.size(of)], tf.shape(of))
+                pooled = tf_ti.embedding_bag([table[:2], table[2:]], of, weights, combiner)
+                loss = tf.reduce_sum(pooled**3)
+            slope = times_one(tape.gradient(loss, scales))
+            square = tf.reduce_sum(slope**2)
+        return slope, times_one(outer.gradient(square, scales))
+
+    scales = tf.linspace(0.5, 2.0, 12)
+    call = tf.function(slopes, autograph=False, jit_compile=way == "compiled and called" or None)
+    if way == "loaded":
+        module = tf.Module()
+        module.call = tf.function(slopes, [tf.TensorSpec([12])], autograph=False)
+        tf.saved_model.save(module, tmp_path)
+        call = tf.saved_model.load(tmp_path).call
+    run = slopes if way == "traced" else lambda scales: call(scales)
+    same(slopes(scales), compiled(run)(scales), tf.float32)
 
 
 def test_a_second_gradient_taken_without_xla():

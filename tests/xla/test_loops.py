@@ -448,6 +448,56 @@ def test_a_gradient_of_a_while_loop_without_bound_is_refused():
     refused("was not recorded: XLA must know at most how many", nonlinear, tf.constant(1.0))
 
 
+def by_condition(x, count, every):
+    def body(k, h):
+        return k + 1, tf.sin(h) * x
+
+    limits = {"maximum_iterations": 6, "checkpoint_every": every}
+    return tf_ti.while_loop(lambda k, _: k < count, body, (0, x), **limits)[1]
+
+
+def until_it_is_done(x, count, every):
+    def step(carry, _):
+        k, h = carry
+        return (k + 1, tf.sin(h) * x), h
+
+    ends = {"length": 6, "until": lambda carry, _: carry[0] >= count, "checkpoint_every": every}
+    return tf_ti.scan(step, (0, x), **ends)[0][1]
+
+
+@pytest.mark.parametrize("way", ["called", "loaded", "its gradient"])
+@pytest.mark.parametrize("loop", [by_condition, until_it_is_done])
+def test_checkpoints_of_a_condition_are_refused_where_xla_comes_later(tmp_path, loop, way):
+    """What records all states under XLA has recorded some already."""
+
+    def slope(run, x, count):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(run(x, count))
+        return tape.gradient(y, x)
+
+    def made(every):
+        run = functools.partial(loop, every=every)
+        specs = [tf.TensorSpec(X.shape), tf.TensorSpec([], tf.int32)]
+        if way == "its gradient":
+            return functools.partial(slope, tf.function(run, specs).get_concrete_function())
+        step = tf.function(functools.partial(slope, run), specs)
+        if way == "called":
+            return step.get_concrete_function()
+        module = tf.Module()
+        module.step = step
+        tf.saved_model.save(module, tmp_path / str(every))
+        return tf.saved_model.load(tmp_path / str(every)).step
+
+    expected = slope(lambda x, _: loop(x, 4, None), X, 4)
+    np.testing.assert_allclose(compiled_call(made(None))(X, tf.constant(4)), expected, 1e-5)
+    words = "to compute the others again, XLA must know the number of iterations; trace the loop"
+    refused(words, made(2), X, tf.constant(4))
+    # Nobody needs the states of a loop whose gradient nobody takes.
+    run = tf.function(functools.partial(loop, every=2)).get_concrete_function(X, tf.constant(4))
+    np.testing.assert_allclose(compiled_call(run)(X, tf.constant(4)), loop(X, 4, None), 1e-5)
+
+
 def test_a_length_that_differs_from_iteration_to_iteration_is_refused():
     def step(s, length):
         values = total_of(X, n=2, length=length, kind=LoopOutput.CONCATENATE)
@@ -614,6 +664,16 @@ def test_what_has_as_many_elements_as_the_running_program_finds_is_iterated():
     function = compiled(lambda x: tf_ti.scan(lambda s, y: (s + y, s * y), 1.0, positive(x)))
     last, ys = function(MIXED)
     assert (last.numpy(), ys.numpy().tolist()) == (9, [1, 6, 20])
+
+
+def test_checkpoints_of_such_a_loop_are_refused():
+    def slope(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf_ti.scan(lambda h, x: (tf.sin(h) * x, None), 1.0, positive(x), checkpoint_every=2)
+        return tape.gradient(y[0], x)
+
+    refused("XLA must know the number of iterations; it must be a constant", slope, MIXED)
 
 
 def test_an_iterator_of_such_a_tensor_that_is_too_short_is_an_error():
@@ -900,6 +960,38 @@ def test_a_tensor_array_that_would_grow_is_an_error(write, size, shape):
     refused(words, call, error=InvalidArgument)
 
 
+@tf.function(autograph=False)
+def total_of_two(k):
+    array = tf.TensorArray(tf.float32, 1, dynamic_size=True, element_shape=[])
+    return tf.reduce_sum(array.write(0, 1.0).write(k, 2.0).stack())
+
+
+IN_CALLS = {
+    "a branch": lambda k: tf.cond(k > 0, lambda: total_of_two(k), lambda: 0.0),
+    "a switch": lambda k: tf.switch_case(tf.constant(0), [lambda: total_of_two(k)]),
+    "a map": lambda k: tf.map_fn(total_of_two, k[None], fn_output_signature=tf.float32)[0],
+    "an inner loop": lambda k: tf.while_loop(
+        lambda i, _: i < 1, lambda i, c: (i + 1, c + total_of_two(k)), (0, 0.0)
+    )[1],
+}
+
+
+@pytest.mark.parametrize("where", IN_CALLS)
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_tensor_array_of_a_called_function_that_would_grow_is_an_error(where, is_counted):
+    def call():
+        if is_counted:
+            return tf_ti.scan(lambda c, k: (c + IN_CALLS[where](k), None), 0.0, tf.range(1, 4))[0]
+        return tf_ti.while_loop(
+            lambda k, c: tf.logical_and(k < 4, c < 99.0),
+            lambda k, c: (k + 1, c + IN_CALLS[where](k)),
+            (1, 0.0),
+        )[1]
+
+    assert plain_function(call, autograph=False)() == 9.0
+    refused("XLA's TensorArrays do not grow: this one has size 1", call, error=InvalidArgument)
+
+
 @pytest.mark.parametrize(
     "loop, words", [("tensor_iterator", "input port 0"), ("Loop", "loop 'L': recurrence 0")]
 )
@@ -1175,3 +1267,83 @@ def test_a_gradient_of_an_open_number_of_rows_has_these_rows_alone():
 
     run(tf.ones([2, 2]), tf.constant([[1, 2], [2, 3], [1, 1]]))
     assert isinstance(found[-1], tf.IndexedSlices)
+
+
+@tf.custom_gradient
+def without_its_state(c, v):
+    """A product whose gradient reads v alone: so the history of c is not needed."""
+    return c * v, lambda grad: (grad * v, tf.zeros_like(v))
+
+
+@pytest.mark.parametrize("count, every", [(3, None), (3, 2), (4, 2), (4, 3), (5, 2)])
+def test_checkpoints_of_states_whose_extents_are_bounded(count, every):
+    xs = tf.constant(np.linspace(1.0, 2.0, count), tf.float32)
+
+    def slope(run, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(tf.sin(run(tf.boolean_mask(x, x > 0.0))))
+        return tape.gradient(total, x)
+
+    def ours(c):
+        return tf_ti.scan(
+            lambda c, v: (without_its_state(c, v), None),
+            c,
+            xs,
+            shape_invariants=tf.TensorShape([None]),
+            checkpoint_every=every,
+        )[0]
+
+    x = tf.constant([1.0, -2.0, 3.0, -1.0])
+    expected = slope(lambda c: c * tf.reduce_prod(xs), x)
+    np.testing.assert_allclose(compiled(lambda x: slope(ours, x))(x), expected, 1e-5)
+
+
+WEIGHTS = tf.Variable([0.7, 0.6, 0.5, 0.9])
+
+
+def with_weights(y, place):
+    """Four iterations that read a variable in a function, and its gradients."""
+
+    def step(y, i):
+        if place == "branch":
+            return tf.cond(y > -5.0, lambda: tf.sin(WEIGHTS[0] * y), lambda: y), None
+        inner = tf_ti.scan(lambda y, j: (tf.sin(tf.gather(WEIGHTS, j) * y), None), y, tf.range(2))
+        return inner[0], None
+
+    return tf_ti.scan(step, y, tf.range(4))[0]
+
+
+def unrolled_with_weights(y, place):
+    for _ in range(4):
+        for j in range(1 if place == "branch" else 2):
+            y = tf.sin(WEIGHTS[0 if place == "branch" else j] * y)
+    return y
+
+
+def slopes_by_weights(run, y, place, changes):
+    WEIGHTS.assign([0.7, 0.6, 0.5, 0.9])
+    with tf.GradientTape() as tape:
+        tape.watch(y)
+        value = run(y, place)
+    if changes:
+        WEIGHTS.assign([5.0, 6.0, 7.0, 8.0])
+    return [tf.convert_to_tensor(g) for g in tape.gradient(value, [y, WEIGHTS])]
+
+
+@pytest.mark.parametrize("place", ["branch", "loop"])
+@pytest.mark.parametrize("changes", [False, True])
+def test_gradients_by_a_variable_that_functions_read(place, changes):
+    y = tf.constant(0.8)
+    expected = slopes_by_weights(unrolled_with_weights, y, place, changes)
+    found = compiled(lambda y: slopes_by_weights(with_weights, y, place, changes))(y)
+    for ours, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, wanted, 1e-5)
+
+
+def test_a_gradient_that_was_traced_for_kernels_is_compiled():
+    y = tf.constant(0.8)
+    traced = tf.function(lambda y: slopes_by_weights(with_weights, y, "loop", False))
+    expected = traced(y)
+    for ours, wanted in zip(compiled(lambda y: traced(y))(y), expected, strict=True):
+        np.testing.assert_allclose(ours, wanted, 1e-5)

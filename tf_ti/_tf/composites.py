@@ -6,7 +6,7 @@ tf.map_fn encodes it.
 
 import copy
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -46,18 +46,27 @@ def is_eager_array(value: Any) -> bool:
     return is_array and isinstance(value._implementation, tensor_array_ops._EagerTensorArray)
 
 
+def elements_of(array: tf.TensorArray) -> list[tf.Tensor | None]:
+    """The elements of a TensorArray of eager mode; None for those that were not written."""
+    return list(array._implementation._tensor_array)
+
+
+def with_elements(array: tf.TensorArray, elements: Sequence[tf.Tensor | None]) -> tf.TensorArray:
+    """An eager TensorArray like another one, with other elements."""
+    # TensorFlow wraps some arrays: a copy of a wrapper would share the array.
+    made, implementation = tf.TensorArray(array.dtype, 0), copy.copy(array._implementation)
+    implementation._previously_read_indices = list(implementation._previously_read_indices)
+    implementation._tensor_array = list(elements)
+    made._implementation, implementation.parent = implementation, weakref.ref(made)
+    return made
+
+
 def map_eager_array(
     function: Callable[[tf.Tensor], tf.Tensor], array: tf.TensorArray
 ) -> tf.TensorArray:
     """An eager TensorArray like another one, with a function of each element that it has."""
-    # TensorFlow wraps some arrays: a copy of a wrapper would share the array.
-    made, implementation = tf.TensorArray(array.dtype, 0), copy.copy(array._implementation)
-    implementation._previously_read_indices = list(implementation._previously_read_indices)
-    implementation._tensor_array = [
-        None if element is None else function(element) for element in implementation._tensor_array
-    ]
-    made._implementation, implementation.parent = implementation, weakref.ref(made)
-    return made
+    elements = [None if x is None else function(x) for x in elements_of(array)]
+    return with_elements(array, elements)
 
 
 def with_flow(array: tf.TensorArray, flow: tf.Tensor) -> tf.TensorArray:
@@ -78,6 +87,48 @@ def batch_spec(row: BatchableTypeSpec, count: int | None) -> tf.TypeSpec:
 def fields_of(spec: tf.TypeSpec) -> dict[str, Any]:
     """The fields of the type of an extension type: types, structures of such, and constants."""
     return {field.name: getattr(spec, field.name) for field in spec._tf_extension_type_fields()}
+
+
+def part_specs(spec: tf.TypeSpec) -> list[tf.TypeSpec]:
+    """The types of the parts of which values of a type consist; see `parts_of`."""
+    if not _is_batchable_extension(spec):
+        return [spec]
+    encoding = spec.__batch_encoder__.encoding_specs(spec)
+    return [part for given in tf.nest.flatten(encoding) for part in part_specs(given)]
+
+
+def parts_of(spec: tf.TypeSpec, value: Any, has_rows: bool = False) -> list[Any]:
+    """The parts of a value: tensors, and composite values that are no batchable extension types.
+
+    Their rows are the parts of the value's rows.
+
+    Args:
+        spec: its type.
+        value: the value.
+        has_rows: true if all parts need an axis that counts rows.
+    """
+    if not _is_batchable_extension(spec):
+        return [value]
+    encoder = spec.__batch_encoder__
+    encoding = encoder.encoding_specs(spec)
+    encoded = encoder.encode(spec, value, minimum_rank=int(has_rows))
+    pairs = zip(tf.nest.flatten(encoding), tf.nest.flatten(encoded))
+    return [part for given, one in pairs for part in parts_of(given, one, has_rows)]
+
+
+def from_parts(spec: tf.TypeSpec, parts: Iterator[Any]) -> Any:
+    """The value of a type that consists of the parts that come next."""
+    if not _is_batchable_extension(spec):
+        return next(parts)
+    encoder = spec.__batch_encoder__
+    encoding = encoder.encoding_specs(spec)
+    encoded = tf.nest.map_structure(lambda given: from_parts(given, parts), encoding)
+    return encoder.decode(spec, encoded)
+
+
+def _is_batchable_extension(spec: tf.TypeSpec) -> bool:
+    is_extension = issubclass(spec.value_type, tf.experimental.ExtensionType)
+    return is_extension and isinstance(spec, BatchableTypeSpec)  # type: ignore[misc]
 
 
 def row_component_specs(row: BatchableTypeSpec) -> list[tf.TensorSpec]:

@@ -78,3 +78,16 @@ def expects_xla() -> bool:
 def registered_kernels() -> Sequence[Any]:
     """A KernelDef for each kernel that the process has."""
     return kernels.get_all_registered_kernels().kernel
+
+
+def device_of_resource(tensor: tf.Tensor) -> str:
+    """The device of a resource, "CPU:1", say, if its graph and those around it tell; or ""."""
+    while tf.is_symbolic_tensor(tensor):
+        outside = {inside.ref(): given for given, inside in getattr(tensor.graph, "captures", ())}
+        if tensor.ref() in outside:
+            tensor = outside[tensor.ref()]
+        elif tensor.op.type == "Identity":
+            tensor = tensor.op.inputs[0]
+        else:
+            break
+    return tensor.device.removeprefix("/job:localhost/replica:0/task:0").removeprefix("/device:")

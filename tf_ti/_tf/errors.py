@@ -1,20 +1,25 @@
 """Errors and warnings that users see: their own lines, and what is wrong."""
 
+import contextlib
 import functools
 import inspect
 import os
+import pathlib
+import re
 import types
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import tensorflow as tf
+from tensorflow.python.util import tf_stack
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _OURS = os.path.dirname(os.path.dirname(__file__))
 _HIDDEN = tuple(folder + os.sep for folder in (_OURS, os.path.dirname(tf.__file__)))
 _KERAS = f"{os.sep}keras{os.sep}src{os.sep}"
 _GENERATED = "__autograph_generated_file"
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
 def public(function: _Function) -> _Function:
@@ -27,7 +32,8 @@ def public(function: _Function) -> _Function:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            with without_our_frames():
+                return function(*args, **kwargs)
         except Exception as error:
             is_shown = tf.executing_eagerly() and tf.debugging.is_traceback_filtering_enabled()
             if not is_shown:
@@ -86,6 +92,41 @@ def _find_place(op: tf.Operation) -> str:
         if not place and _is_users_frame(frame.filename, frame.name):
             place = f"{os.path.basename(frame.filename)}, line {frame.lineno}"
     return ""  # of a saved model
+
+
+def without_our_frames() -> contextlib.AbstractContextManager[Any]:
+    """A context in which operations of a graph are not known to be made by tf_ti.
+
+    The error of such an operation shows the same lines as that of an operation of TensorFlow.
+    """
+    return contextlib.nullcontext() if tf.executing_eagerly() else _WithoutOurFrames()
+
+
+class _WithoutOurFrames(tf_stack.StackTraceFilter):
+    def get_filtered_filenames(self) -> frozenset[str]:
+        return _our_files() | self.parent.get_filtered_filenames()
+
+
+@functools.cache
+def _our_files() -> frozenset[str]:
+    """The files of this package, and the name that stands for its generated functions."""
+    return frozenset(map(str, pathlib.Path(_OURS).rglob("*.py"))) | {"<string>"}
+
+
+def users_places() -> tuple[str, str]:
+    """The current line of the user's program, and the line of a library that it called, or "".
+
+    As "model.py, line 12" and "scipy/optimize.py, line 12".
+    """
+    library = ""
+    for frame in reversed(list(tf_stack.extract_stack())):
+        if not _is_users_frame(frame.filename, frame.name) or frame.filename.startswith("<frozen"):
+            continue
+        inside = _INSTALLED.split(frame.filename)[1:]
+        if not inside:
+            return f"{os.path.basename(frame.filename)}, line {frame.lineno}", library
+        library = library or f"{inside[-1]}, line {frame.lineno}"
+    return "", library
 
 
 def _is_users(code: types.CodeType) -> bool:

@@ -143,6 +143,11 @@ def without_graphs(function: atomic_function.AtomicFunction) -> atomic_function.
     return emptied(function, [emptied(child, None) for child in function.children])
 
 
+def with_python_function(function: Any, python_function: Callable[..., Any]) -> Any:
+    """A tf.function with the options of another one, and no traces yet."""
+    return function._clone(python_function)
+
+
 def find_function(graph: tf.Graph, name: str) -> Any:
     """The function `name` as `graph` or a graph around it knows it, or None."""
     while graph is not None:
@@ -153,9 +158,40 @@ def find_function(graph: tf.Graph, name: str) -> Any:
     return None
 
 
+def graph_of(function: Any) -> FuncGraph | None:
+    """The graph from which a function was made; None if it is known by its definition alone.
+
+    That of a renamed function is the original's.
+    """
+    return getattr(function, "_cached_graph", None)
+
+
+def implementation(graph: tf.Graph, function: Any, device_type: str) -> Any:
+    """The function that Grappler chooses for calls of one, as it has the same API, or itself.
+
+    Several functions may implement an API, each for a device. Grappler chooses among them for the
+    calls in a graph, but not in the functions that operations such as loops run.
+    """
+    name = _api(function)
+    while name and graph is not None:
+        for other in graph._functions.values():
+            prefers = getattr(other, "cached_definition", None)
+            if prefers is not None and _api(other) == name:
+                if prefers.attr["api_preferred_device"].s.decode() == device_type:
+                    return other
+        graph = getattr(graph, "outer_graph", None)
+    return function
+
+
+def _api(function: Any) -> bytes:
+    """The name of the API that a function implements, or b""."""
+    attr = function.cached_definition.attr
+    return attr["api_implements"].s if "api_implements" in attr else b""
+
+
 def graphs_of_functions(graph: tf.Graph) -> list[FuncGraph]:
     """The graphs of the traced functions that a graph knows."""
-    graphs = [getattr(f, "_cached_graph", None) for f in graph._functions.values()]
+    graphs = map(graph_of, graph._functions.values())
     return [found for found in graphs if found is not None]
 
 
@@ -224,7 +260,7 @@ def renamed_function(function: Any, rename: Callable[[str], str], kept: Collecti
     definition = type(function.cached_definition)()
     definition.CopyFrom(function.cached_definition)
     definition.signature.name = rename(definition.signature.name)
-    traced = getattr(function, "_cached_graph", None)
+    traced = graph_of(function)
     operations = {} if traced is None else {op.name: op for op in traced.get_operations()}
     children = list(getattr(function, "_children", None) or ())
     by_name = {}
@@ -246,7 +282,8 @@ def renamed_function(function: Any, rename: Callable[[str], str], kept: Collecti
                     children += [child, *child.children]
     renamed = atomic_function.from_function_def(definition, function.function_type)
     renamed._children = list(dict.fromkeys(children))
-    renamed.tf_ti_original = function  # custom gradients are found as long as it lives
+    renamed._cached_graph = traced
+    renamed.tf_ti_original = function  # the graph, and custom gradients, live as long
     return renamed
 
 

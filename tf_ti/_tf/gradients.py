@@ -19,6 +19,11 @@ def is_recording() -> bool:
     return tape_lib.could_possibly_record()
 
 
+def is_watched(tensor: tf.Tensor) -> bool:
+    """Returns true if a GradientTape records operations that read a tensor."""
+    return tape_lib.should_record_backprop([tensor])
+
+
 def have_tangents(tensors: Sequence[tf.Tensor]) -> bool:
     """Returns true if a ForwardAccumulator follows one of these."""
     return bool(forwardprop_util.pack_tangents(list(tensors)).tangents)
@@ -47,20 +52,37 @@ def is_trainable(dtype: tf.DType) -> bool:
 
 
 def is_list(tensor: tf.Tensor) -> bool:
-    """Returns true for a variant that is known to hold a list of tensors that have gradients."""
+    """Returns true for a variant that is known to hold a list of tensors that have gradients.
+
+    Elements that are variants themselves are rows of ragged tensors.
+    """
     if tensor.dtype != tf.variant:
         return False
     data = handle_data_util.get_resource_handle_data(tensor)
-    return data.is_set and all(is_trainable(tf.as_dtype(t.dtype)) for t in data.shape_and_type)
+    types = [tf.as_dtype(element.dtype) for element in data.shape_and_type]
+    return data.is_set and all(is_trainable(dtype) or dtype == tf.variant for dtype in types)
 
 
-def list_element(tensor: tf.Tensor) -> tf.TensorSpec | None:
-    """The type of the elements of a variant that is known to hold a list."""
+def spec_inside(tensor: tf.Tensor) -> tf.TensorSpec | None:
+    """The type of a list's elements, or of the value of a variable whose handle a tensor is.
+
+    None if nothing is known of the contents, or if the tensor holds something else.
+    """
     data = handle_data_util.get_resource_handle_data(tensor)
     if not data.is_set or len(data.shape_and_type) != 1:
         return None
     (element,) = data.shape_and_type
     return tf.TensorSpec(tf.TensorShape(element.shape), tf.as_dtype(element.dtype))
+
+
+def copy_handle_data_of_lanes(source: tf.Tensor, copy: tf.Tensor, lanes: int | None) -> None:
+    """Lets a variant know the elements of lists that it has of all lanes, along a first axis."""
+    data = handle_data_util.get_resource_handle_data(source)
+    for element in data.shape_and_type:
+        shape = tf.TensorShape([lanes]).concatenate(tf.TensorShape(element.shape))
+        element.shape.CopyFrom(shape.as_proto())
+    if data.is_set:
+        handle_data_util.set_handle_data(copy, data)
 
 
 def find_gradient(op: tf.Operation) -> Callable[..., Any] | None:
@@ -72,6 +94,11 @@ def find_gradient(op: tf.Operation) -> Callable[..., Any] | None:
         return ops.gradient_registry.lookup(op.get_attr("_gradient_op_type").decode())
     except LookupError:
         return None
+
+
+def use_gradient(op: tf.Operation, function: Callable[..., Any]) -> None:
+    """Gives one operation of a graph another gradient function than its type has."""
+    op._gradient_function = function
 
 
 def copy_gradient(op: tf.Operation, copy: tf.Operation) -> None:

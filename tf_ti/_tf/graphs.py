@@ -14,6 +14,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import func_graph, tensor_util
 
+from tf_ti._tf.gradients import have_tangents, is_recording, record, stop_recording
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LAMBDA = re.compile(r"\blambda\b([^:]*):")
 
@@ -106,6 +108,19 @@ class FuncGraph(func_graph.FuncGraph):
         # TensorFlow enters the graph again for each operation that is made in it.
         is_outside = context.context().op_callbacks and tf.compat.v1.get_default_graph() is not self
         return _with_callbacks_paused(entered) if is_outside else entered
+
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: Any = None) -> tf.Tensor:
+        """As TensorFlow's, but a ForwardAccumulator does not follow the tensor into the graph.
+
+        Who runs the graph finds the tangents, and TensorFlow finds none of a conditional in it.
+        """
+        if not (is_recording() and have_tangents([tensor])):
+            return super().capture(tensor, name, shape)
+        with stop_recording():
+            captured = super().capture(tensor, name, shape)
+        if captured is not tensor:
+            record("captured_value", [tensor], [captured], lambda x: [x], lambda _: [None])
+        return captured
 
     def get_operations(self) -> list[tf.Operation]:
         operations = super().get_operations()
@@ -214,32 +229,99 @@ def known_extent(tensor: Any, axis: int) -> Any:
 
 def is_extent(number: tf.Tensor, tensor: tf.Tensor, axis: int) -> bool:
     """True if a number is `tf.shape(tensor)[axis]`, cast perhaps, or kept from being negative."""
-    number, rank = _outermost(number), tensor.shape.rank
-    while number.op.type in ("Cast", "Identity") or _is_at_least_0(number.op):
-        if number.dtype not in (tf.int32, tf.int64):  # which no extent fits
-            return False
-        number = _outermost(number.op.inputs[0])
-    if number.op.type != "StridedSlice" or number.shape.rank != 0 or rank is None:
+    found, rank = _extent(_bare(number)), tensor.shape.rank
+    if found is None or rank is None:
         return False
+    return found[0] is outermost(tensor) and found[1] % rank == axis % rank
+
+
+def is_any_extent(number: tf.Tensor) -> bool:
+    """True if a number is an extent of a tensor, cast perhaps, or kept from being negative."""
+    return _extent(_bare(number)) is not None
+
+
+def are_same_count(number: tf.Tensor, other: tf.Tensor) -> bool:
+    """True if two numbers are known to be one, cast perhaps, or kept from being negative."""
+    number, other = _bare(number), _bare(other)
+    if number is None or other is None:
+        return False
+    own, others = _extent(number), _extent(other)
+    if own is None or others is None:
+        return number is other
+    return own[0] is others[0] and own[1] == others[1]
+
+
+def _extent(number: tf.Tensor | None) -> tuple[tf.Tensor, int] | None:
+    """The tensor and the axis of which a number is the extent; None for others."""
+    if number is None or number.op.type != "StridedSlice" or number.shape.rank != 0:
+        return None
     if number.op.get_attr("ellipsis_mask") or number.op.get_attr("new_axis_mask"):
-        return False
+        return None
     shape, position = number.op.inputs[:2]
-    if shape.op.type != "Shape" or _outermost(shape.op.inputs[0]) is not _outermost(tensor):
-        return False
     found = tf.get_static_value(position)
-    return found is not None and int(found[0]) % rank == axis % rank
+    if shape.op.type != "Shape" or found is None:
+        return None
+    return outermost(shape.op.inputs[0]), int(found[0])
 
 
-def _is_at_least_0(op: tf.Operation) -> bool:
-    return op.type == "Maximum" and tf.get_static_value(op.inputs[1]) == 0
+def _bare(number: tf.Tensor, is_same: bool = False) -> tf.Tensor | None:
+    """A number before it was cast, or kept from being negative; None if no extent fits its type.
+
+    If it has to be the same number, it may not have been kept from being negative.
+    """
+    number = outermost(number)
+    while number.op.type in ("Cast", "Identity") or (not is_same and _is_at_least(number.op, 0)):
+        source = outermost(number.op.inputs[0])
+        if number.dtype not in (tf.int32, tf.int64):
+            return None
+        if (source.dtype, number.dtype) == (tf.int64, tf.int32):
+            return number  # which may be another number
+        number = source
+    return number
 
 
-def _outermost(tensor: tf.Tensor) -> tf.Tensor:
+def extent_before(number: tf.Tensor, by: int, or_0: bool = False) -> tf.Tensor | None:
+    """The extent of a tensor from which a number is computed, by the subtraction of a known one.
+
+    With or_0, the number must be 0 where it would be negative.
+    """
+    bare = _bare(number, is_same=not or_0)
+    if bare is None or bare.op.type != "Sub" or tf.get_static_value(bare.op.inputs[1]) != by:
+        return None
+    extent = bare.op.inputs[0]
+    if or_0:
+        if _is_at_least(extent.op, by):
+            extent = extent.op.inputs[0]
+        elif _bare(number, is_same=True) is bare:
+            return None
+    extent = _bare(extent)
+    return None if _extent(extent) is None else extent
+
+
+def is_at_most(number: tf.Tensor, extent: tf.Tensor) -> bool:
+    """True if a number is an extent less a known number, or 0 where that would be negative."""
+    bare = _bare(number)
+    if bare is None or bare.op.type != "Sub":
+        return False
+    by = tf.get_static_value(bare.op.inputs[1])
+    if by is None or by < 0:
+        return False
+    before = extent_before(bare, by)
+    if before is None:
+        before = extent_before(bare, by, or_0=True)
+    return before is not None and are_same_count(before, extent)
+
+
+def _is_at_least(op: tf.Operation, least: int) -> bool:
+    return op.type == "Maximum" and tf.get_static_value(op.inputs[1]) == least
+
+
+def outermost(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that a graph captured, if this is one that it did."""
     if tensor.op.type == "Placeholder" and isinstance(tensor.graph, func_graph.FuncGraph):
         for outside, inside in tensor.graph.captures:
             if inside is tensor and tf.is_symbolic_tensor(outside):
-                return _outermost(outside)
+                return outermost(outside)
     return tensor
 
 

@@ -2,12 +2,17 @@
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.eager import backprop, execute
-from tensorflow.python.framework import op_def_registry, ops
+from tensorflow.python.framework import (
+    auto_control_deps,
+    auto_control_deps_utils,
+    op_def_registry,
+    ops,
+)
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.types import core
 
@@ -27,11 +32,20 @@ class Fetched:
         return self.tensor
 
 
-# Types of operations that only look at their inputs. They are stateful so that TensorFlow keeps
-# them, but a second run finds the same again.
+# Types of operations that only look at their inputs, or give them to a variable of their own. They
+# are stateful so that TensorFlow keeps them, but a second run does the same again.
 CHECKS = frozenset(
-    ("Assert", "CheckNumerics", "CheckNumericsV2", "DebugIdentityV2", "DebugIdentityV3")
+    """
+    Assert CheckNumerics CheckNumericsV2 DebugIdentityV2 DebugIdentityV3 TfTi>TemporaryVariable
+    """.split()
 )
+# Returns true for an operation that a tf.function runs even if nobody uses its results, unless it
+# only reads a variable. Random numbers are not drawn for nobody.
+must_run = auto_control_deps.op_is_stateful
+# A context in which operations with effects wait for one another, as in a tf.function.
+EffectsInOrder = auto_control_deps.AutomaticControlDependencies
+# The positions of the resources among a graph's inputs that its operations only read.
+read_only_inputs = auto_control_deps_utils.get_read_only_resource_input_indices_graph
 # Of resources and variants: what is known of the values in them.
 copy_handle_data = handle_data_util.copy_handle_data
 
@@ -174,6 +188,27 @@ def keep_on_host(op: tf.Operation, inputs: Sequence[int], outputs: Sequence[int]
         value = tf.compat.v1.AttrValue()
         value.list.i.extend(indices)
         op._set_attr(name, value)
+
+
+def mark_read_only(op: tf.Operation, inputs: Sequence[int]) -> None:
+    """Says which inputs of an op that runs functions are resources that it does not change."""
+    ops.set_int_list_attr(op, auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR, inputs)
+
+
+def changed_resources(op: tf.Operation) -> Iterable[tf.Tensor]:
+    """The inputs of an operation that are resources, unless it is known to read them only."""
+    _, changed = auto_control_deps_utils.get_read_write_resource_inputs(op)
+    return changed
+
+
+def mark(op: tf.Operation, name: str) -> None:
+    """Gives an operation, and its copies, an attribute that TensorFlow does not know."""
+    op._set_attr(name, tf.compat.v1.AttrValue(b=True))
+
+
+def is_marked(op: tf.Operation, name: str) -> bool:
+    """Returns true if `mark` gave the operation this attribute."""
+    return op.node_def.attr[name].b
 
 
 def mark_constant_inputs(op: tf.Operation, names: list[str]) -> None:

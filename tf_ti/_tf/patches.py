@@ -1,4 +1,4 @@
-"""All changes of TensorFlow's own objects: entries in its registries, and one function replaced.
+"""All changes of TensorFlow's own objects: entries in its registries, and functions replaced.
 
 Each says why it is there and what breaks without it. Nothing public does the same in TensorFlow
 2.17 to 2.21. A process may import tf_ti anew, as tests do: an entry takes the place of the one that
@@ -6,7 +6,7 @@ the earlier tf_ti made, and what TensorFlow had before is found behind it.
 """
 
 import weakref
-from collections.abc import Callable, MutableSet, Sequence
+from collections.abc import Callable, Collection, MutableSet, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -17,11 +17,16 @@ from tensorflow.python.framework import (
     convert_to_constants,
     ops,
 )
+from tensorflow.python.ops import control_flow_util_v2, while_v2
 from tensorflow.python.ops.parallel_for import pfor as pfor_lib
+from tensorflow.python.saved_model import save
 
+from tf_ti._tf.errors import without_our_frames
+from tf_ti._tf.functions import find_function
 from tf_ti._tf.graphs import do_not_convert
 from tf_ti._tf.operations import is_dead
 from tf_ti._tf.variables import READS
+from tf_ti._tf.whiles import TracedWhile
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -38,6 +43,9 @@ def _replacing(replaced: Callable[..., Any], function: Any) -> Any:
 
 
 # --- gradients -----------------------------------------------------------------------------------
+
+# The operations that have gradient functions of their own, by the names of these.
+_owners: "weakref.WeakValueDictionary[str, tf.Operation]" = weakref.WeakValueDictionary()
 
 
 def register_gradient(op_type: str) -> Callable[[_Function], _Function]:
@@ -69,6 +77,7 @@ def release_gradient(op: tf.Operation) -> None:
 
 def _register_while_alive(op: tf.Operation, name: str, function: Callable[..., Any]) -> None:
     op.tf_ti_gradient_function = function
+    _owners[name] = op
     reference = weakref.ref(op)
 
     @do_not_convert
@@ -79,6 +88,73 @@ def _register_while_alive(op: tf.Operation, name: str, function: Callable[..., A
 
     register_gradient(name)(gradient)
     weakref.finalize(op, ops.gradient_registry._registry.pop, name, None).atexit = False
+
+
+def _is_saved(tensor: tf.Tensor, saved: Collection[tf.Graph]) -> bool:
+    """True if a tensor, or the tensor that it captures, belongs to a saved graph."""
+    while tf.is_symbolic_tensor(tensor) and tensor.graph in saved:
+        outside = [outside for outside, inside in tensor.graph.captures if inside is tensor]
+        if not outside:
+            return True
+        (tensor,) = outside
+    return not tf.is_symbolic_tensor(tensor)
+
+
+def _can_be_saved(name: str, saved: Collection[tf.Graph]) -> bool:
+    """True if a gradient function refers to tensors of saved graphs alone."""
+    op = _owners.get(name)
+    if op is None or all(_is_saved(t, saved) for t in op.inputs):
+        return True
+    function = tf.function(ops.gradient_registry.lookup(name))
+    traced = function.get_concrete_function(None, *op.inputs)
+    return all(_is_saved(t, saved) for t in traced.captured_inputs)
+
+
+_usual_trace = _replaced(save._trace_gradient_functions)
+
+
+def _trace_gradient_functions(graph: tf.Graph, view: Any) -> None:
+    saved = {function.graph for function in graph._functions.values() if hasattr(function, "graph")}
+    names = {
+        op.get_attr("_gradient_op_type").decode()
+        for each in saved
+        for op in each.get_operations()
+        if op.type == "IdentityN" and "_gradient_op_type" in op.node_def.attr
+    }
+    registry = ops.gradient_registry._registry
+    others = [name for name in names if not _can_be_saved(name, saved)]
+    hidden = {name: registry.pop(name) for name in others}
+    try:
+        _usual_trace(graph, view)
+    finally:
+        registry.update(hidden)
+
+
+# A saved gradient function refers to tensors of saved functions by their names. TensorFlow finds no
+# function of other graphs: it makes graphs of branches and bodies anew, to differentiate them.
+# Otherwise functions that take gradients could not be saved with experimental_custom_gradients.
+save._trace_gradient_functions = _replacing(_usual_trace, _trace_gradient_functions)
+
+_usual_func_graph = _replaced(control_flow_util_v2.get_func_graph)
+
+
+def _func_graph(
+    op: tf.Operation, input_shapes: Sequence[tf.TensorShape] | None, func_name: str
+) -> Any:
+    function = find_function(op.graph, func_name)
+    if input_shapes is not None and function is not None:
+        arguments = function.cached_definition.signature.input_arg
+        input_shapes = [
+            None if argument.type == tf.resource.as_datatype_enum else shape
+            for argument, shape in zip(arguments, input_shapes, strict=True)
+        ]
+    return _usual_func_graph(op, input_shapes, func_name)
+
+
+# To differentiate a conditional in a copy of a body, TensorFlow makes graphs of its branches anew,
+# and they get the shapes of variables afterwards. Meanwhile tf.gather_nd of a variable would take
+# the scalar shape of the handle for the shape of the variable.
+control_flow_util_v2.get_func_graph = _replacing(_usual_func_graph, _func_graph)
 
 
 def register_jvp(op_type: str, function: Callable[..., Any]) -> None:
@@ -199,3 +275,47 @@ def _new_node(
 # No registry is there, but a chain of ifs: the function is replaced. Else an op of ours that reads
 # a variable would get a constant where it expects a resource.
 convert_to_constants._Node.new = staticmethod(_replacing(_usual_node, _new_node))
+
+
+# --- while loops ---------------------------------------------------------------------------------
+
+_usual_while = _replaced(while_v2._build_while_op)
+
+
+def replace_whiles(make: Callable[[TracedWhile], Sequence[tf.Tensor] | None]) -> None:
+    """Lets a function make the operations of the loops that TensorFlow has traced.
+
+    TensorFlow makes the loops of all functions here: tf.while_loop's, AutoGraph's, of libraries.
+
+    Args:
+        make: gives the values that leave the loop; None where TensorFlow is to make its own.
+    """
+
+    def make_while(
+        loop_vars: Sequence[tf.Tensor],
+        cond_graph: Any,
+        body_graph: Any,
+        output_shapes: Sequence[tf.TensorShape],
+        parallel_iterations: int,
+        name: str,
+        num_original_outputs: int,
+    ) -> Sequence[tf.Tensor]:
+        with without_our_frames():
+            made = make(
+                TracedWhile(
+                    loop_vars, cond_graph, body_graph, output_shapes, parallel_iterations, name
+                )
+            )
+        if made is not None:
+            return made
+        return _usual_while(
+            loop_vars,
+            cond_graph,
+            body_graph,
+            output_shapes,
+            parallel_iterations,
+            name,
+            num_original_outputs,
+        )
+
+    while_v2._build_while_op = _replacing(_usual_while, make_while)

@@ -10,15 +10,29 @@ from tensorflow.python.distribute import (
     values,
     values_util,
 )
-from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import default_gradient, resource_variable_ops
 
 ShardedVariable = sharded_variable.ShardedVariable
 # Tells the tapes that a variable is read.
 variable_accessed = resource_variable_ops.variable_accessed
 variable_shape = resource_variable_ops.variable_shape
+# Of a variable's handle, and false for the handles of iterators, queues and other resources.
+has_gradient = default_gradient.supports_default_grad
+# Zeros for the value of a variable whose handle is given.
+zeros_like_variable = default_gradient.zeros_like
 
 # Operations that are stateful, but change nothing.
 READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
+# Operations that run functions of Python, or datasets, of which a graph does not know the effects.
+RUN_CODE_OF_OTHERS = {
+    "EagerPyFunc",
+    "IteratorGetNext",
+    "IteratorGetNextAsOptional",
+    "IteratorGetNextSync",
+    "PyFunc",
+    "PyFuncStateless",
+    "ReduceDataset",
+}
 
 
 def unwrap_variable(variable: Any) -> Any:

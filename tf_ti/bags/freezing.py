@@ -38,7 +38,20 @@ def _freeze_shape(node: tf.compat.v1.NodeDef, index: int, value: np.ndarray, _: 
     return True
 
 
+def _freeze_gather(node: tf.compat.v1.NodeDef, index: int, value: np.ndarray, _: object) -> bool:
+    # TensorFlow's freezing leaves gathers in functions as they are, and those in a while loop get
+    # an axis from outside of its frame. This op has none.
+    if node.attr["batch_dims"].i != 0:
+        raise ValueError(f"{node.name} gathers in batches from a variable, which is not frozen")
+    node.op = "Gather"
+    node.attr["Tparams"].type = tf.as_dtype(value.dtype).as_datatype_enum
+    for name in ("dtype", "batch_dims"):
+        node.attr.pop(name, None)
+    return True
+
+
 for _name in (*KINDS, SEVERAL, "EmbeddingBagWeightsGrad"):
     _tf.register_freezing(f"{PREFIX}Resource{_name}", _freeze)
 _tf.register_freezing(GRADIENTS[1], _freeze_gradient)
 _tf.register_freezing("VariableShape", _freeze_shape)
+_tf.register_freezing("ResourceGather", _freeze_gather)

@@ -222,7 +222,7 @@ class Bags:
         else:
             op = ops.tf_ti_embedding_bag_grad
             num_emb = table.num_emb() if isinstance(table, Table) else table
-            source = host_number(num_emb, tf.int64)
+            source = _opaque_number(num_emb)
         rows, values = op(
             source,
             grad,
@@ -276,7 +276,7 @@ class Bags:
         """The bags of each shard, without weights; `dtype` is that of their ids."""
         return Partition(
             *ops.tf_ti_embedding_bag_partition(
-                num_emb,
+                _opaque_number(num_emb),
                 self.indices,
                 _present(self.bounds),
                 _present(self.num_segments),
@@ -458,6 +458,25 @@ def unused_gradient(
 def row_positions(num_emb: tf.Tensor | int, rows: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """The position of each index among `rows`: -1 if it is not there, -2 if it is no row."""
     return ops.tf_ti_embedding_bag_slots(num_emb, rows, indices)
+
+
+def _opaque_number(num_emb: tf.Tensor | int) -> tf.Tensor:
+    """The number of rows, for an op that gives more rows or ids in XLA than on the CPU.
+
+    TensorFlow evaluates ops of constants with the CPU's kernels, and takes the extents of their
+    results for static in XLA's graph too. It evaluates no op that depends on a placeholder, and
+    puts the default value in a placeholder's place only if its shape is known.
+
+    In functions that the compiled function calls, TensorFlow replaces such a placeholder too, and
+    the ids by constants: XLA's gradient has the kernel's rows then (cc/xla/bags/known_rows.h).
+    """
+    number = host_number(num_emb, tf.int64)
+    if not tf.is_symbolic_tensor(number):
+        return number
+    with on_host():
+        number = tf.compat.v1.placeholder_with_default(number, shape=None)
+    number.set_shape([])
+    return number
 
 
 def _present(tensor: tf.Tensor | None) -> list[tf.Tensor]:

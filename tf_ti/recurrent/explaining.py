@@ -24,6 +24,9 @@ def explained(op: tf.Operation) -> tuple[str, Recorded | None]:
         tensor.dtype.size * math.prod(tensor.shape.as_list()[2:-1]) for tensor in ops.saved(op)
     ]
     recorded = Recorded(
-        Size({}), Size({unknown: sum(of_unit) * known}), _tf.known_extent(x, 1 - batch)
+        states=Size({}),
+        heavy=Size({}),
+        others=Size({unknown: sum(of_unit) * known}),
+        iterations=_tf.known_extent(x, 1 - batch),
     )
     return f"one sequence of {kind} cells", recorded if of_unit else None

@@ -169,6 +169,7 @@ _MAXIMUM = _Reduction(tf.reduce_max, tf.maximum, -math.inf)
 def _over_points(
     reduction: _Reduction,
     reduced: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    sources: Sequence[tf.Tensor],
     shape: Sequence[int] | tf.Tensor,
     dtype: tf.DType,
     counts: Sequence[tf.Tensor],
@@ -178,21 +179,48 @@ def _over_points(
     Args:
         reduction: the reduction.
         reduced: its result for some rows and columns, each a vector of int64.
+        sources: the tensors that it uses and that have gradients.
         shape, dtype: the result's shape and dtype.
         counts: the number of rows and of columns, int64 scalars.
     """
     if not _tf.expects_xla():
         return reduced(*(tf.range(count) for count in counts))
-    # XLA has no array of as many points: there a loop takes one after the other.
+    # XLA has no array of as many points: there loops take one after the other. It has no memory for
+    # as many of a loop's values, either, so the gradient computes them again.
     rows, columns = counts
 
-    def step(k: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        point = reduced(tf.reshape(k // columns, [1]), tf.reshape(k % columns, [1]))
-        return k + 1, reduction.join(total, point)
+    def point(k: tf.Tensor) -> tf.Tensor:
+        return reduced(tf.reshape(k // columns, [1]), tf.reshape(k % columns, [1]))
 
-    nothing = tf.fill(shape, tf.constant(reduction.neutral, dtype))
-    start = tf.zeros([], tf.int64), nothing
-    return tf.while_loop(lambda k, _: k < rows * columns, step, start)[1]
+    def folded(step: Callable[..., Any], start: Any) -> Any:
+        first = tf.zeros([], tf.int64)
+        run = lambda k, value: (k + 1, step(k, value))  # noqa: E731
+        return tf.while_loop(lambda k, _: k < rows * columns, run, (first, start))[1]
+
+    def total(*_: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+        nothing = tf.fill(shape, tf.constant(reduction.neutral, dtype))
+        result = folded(lambda k, value: reduction.join(value, point(k)), nothing)
+
+        def gradient(grad: tf.Tensor) -> list[tf.Tensor]:
+            # A maximum's gradient goes in equal parts to all points that have it, to the last bit.
+            share: Callable[[tf.Tensor], tf.Tensor] = tf.ones_like
+            if reduction is _MAXIMUM:
+                share = lambda value: tf.cast(value == result, dtype)  # noqa: E731
+                grad /= tf.maximum(folded(lambda k, n: n + share(point(k)), tf.zeros_like(grad)), 1)
+
+            def add(k: tf.Tensor, sums: list[tf.Tensor]) -> list[tf.Tensor]:
+                with tf.GradientTape() as tape:
+                    tape.watch(given)
+                    value = point(k)
+                found = tape.gradient(value, given, grad * share(value), "zero")
+                return [a + b for a, b in zip(sums, found)]
+
+            return folded(add, [tf.zeros_like(source) for source in given])
+
+        return result, gradient
+
+    given = list(sources)
+    return tf.custom_gradient(total)(*given)
 
 
 def _one_by_one(
@@ -223,6 +251,7 @@ class _Pooling:
         total = _over_points(
             self._reduction,
             lambda *numbers: self._reduced(*region, numbers, counts)[0],
+            [self._x, *region[1:]],
             shape,
             self._x.dtype,
             counts,
@@ -291,14 +320,17 @@ class _Pooling:
         row_weights: tf.Tensor,
         column_weights: tf.Tensor,
     ) -> tf.Tensor:
-        """Weighted pixels, [regions, points along rows, points along columns, C]."""
+        """Weighted pixels, [regions, points along rows, points along columns, C].
+
+        They are rounded before they are added: a gradient finds a maximum by its value.
+        """
         height, width = (tf.cast(length, tf.int64) for length in self._lengths)
         places = (indices[:, tf.newaxis] * height + rows)[:, :, tf.newaxis] * width
         places += columns[:, tf.newaxis, :]
         channels = extents(self._x)[3]
         values = tf.gather(tf.reshape(self._x, as_shape(-1, channels)), places)
         weights = row_weights[:, :, tf.newaxis] * column_weights[:, tf.newaxis, :]
-        return values * weights[..., tf.newaxis]
+        return multiplied(values, weights[..., tf.newaxis])
 
 
 # ROIPooling and PSROIPooling.
@@ -448,7 +480,9 @@ class _Regions:
                 return reduction.along(tf.where(is_inside, values, nothing), [1, 3])
 
             counts = [tf.reduce_max(length) for length in lengths]
-            total = _over_points(reduction, reduced, as_shape(*shape, channels), dtype, counts)
+            total = _over_points(
+                reduction, reduced, [self._x], as_shape(*shape, channels), dtype, counts
+            )
             pixels = (lengths[0][:, tf.newaxis] * lengths[1])[..., tf.newaxis]
             if reduction is _SUM:
                 return tf.math.divide_no_nan(total, tf.cast(pixels, dtype))
