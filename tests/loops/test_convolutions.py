@@ -1,0 +1,157 @@
+"""Convolutions and pools that TensorFlow computes on a CPU by oneDNN's kernels alone."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti
+
+FILTERS = tf.random.stateless_normal([3, 3, 4, 4], seed=(1, 2)) * 0.2
+FILTERS_3D = tf.random.stateless_normal([3, 3, 3, 4, 4], seed=(1, 2)) * 0.1
+
+
+def transposed_convolution(x):
+    return tf.raw_ops.Conv2DBackpropInput(
+        input_sizes=tf.shape(x),
+        filter=FILTERS,
+        out_backprop=x,
+        strides=[1] * 4,
+        padding="SAME",
+        data_format="NCHW",
+    )
+
+
+# Of images whose channels come first.
+CHANNELS_FIRST = {
+    "convolution": lambda x: tf.nn.conv2d(x, FILTERS, 1, "SAME", "NCHW"),
+    "convolution and bias": lambda x: tf.tanh(
+        tf.nn.bias_add(tf.nn.conv2d(x, FILTERS, 1, "SAME", "NCHW"), FILTERS[0, 0, 0], "NCHW")
+    ),
+    "padded": lambda x: tf.nn.conv2d(
+        tf.pad(x, [[0, 0], [0, 0], [1, 1], [1, 1]]), FILTERS, 1, "VALID", "NCHW"
+    ),
+    "depthwise": lambda x: tf.nn.depthwise_conv2d(x, FILTERS[..., :1], [1] * 4, "SAME", "NCHW"),
+    "transposed convolution": transposed_convolution,
+    "largest": lambda x: tf.nn.max_pool2d(x, 3, 1, "SAME", "NCHW"),
+    "means": lambda x: tf.nn.avg_pool2d(x, 3, 1, "SAME", "NCHW"),
+    "bias": lambda x: tf.nn.bias_add(x, FILTERS[0, 0, 0], "NCHW"),
+    "volumes": lambda x: tf.nn.conv3d(x[:, :, tf.newaxis], FILTERS_3D, [1] * 5, "SAME", "NCDHW")[
+        :, :, 0
+    ],
+}
+
+
+# Of images whose channels come last.
+CONVOLUTIONS = {
+    "dilated": lambda x: tf.nn.conv2d(x, FILTERS, 1, "SAME", dilations=2),
+    "dilated in one dimension": lambda x: tf.nn.conv2d(x, FILTERS, 1, "SAME", dilations=[1, 3]),
+    "dilated, padded": lambda x: tf.nn.conv2d(
+        x, FILTERS, 1, [[0, 0], [2, 2], [2, 2], [0, 0]], dilations=2
+    ),
+    "dilated sequences": lambda x: tf.nn.conv1d(x[:, 0], FILTERS[0], 1, "SAME", dilations=2)[
+        :, tf.newaxis
+    ]
+    + x,
+    "dilated, transposed": lambda x: tf.nn.conv2d_transpose(
+        x, FILTERS, tf.shape(x), 1, "SAME", dilations=2
+    ),
+    "grouped": lambda x: tf.nn.conv2d(x, FILTERS[:, :, :2], 1, "SAME"),
+    "grouped with a bias": lambda x: tf.nn.relu(
+        tf.nn.bias_add(tf.nn.conv2d(x, FILTERS[:, :, :1], 1, "SAME"), FILTERS[0, 0, 0])
+    ),
+    "depthwise, dilated": lambda x: tf.nn.depthwise_conv2d(
+        x, FILTERS[..., :1], [1] * 4, "SAME", dilations=[2, 2]
+    ),
+    "strided, transposed": lambda x: tf.nn.conv2d_transpose(
+        tf.nn.conv2d(x, FILTERS, 2, "SAME"), FILTERS, tf.shape(x), 2, "SAME"
+    ),
+    "volumes, dilated": lambda x: tf.nn.conv3d(
+        x[:, tf.newaxis], FILTERS_3D, [1] * 5, "SAME", dilations=[1, 1, 2, 2, 1]
+    )[:, 0],
+    "volumes, transposed": lambda x: tf.nn.conv3d_transpose(
+        x[:, tf.newaxis], FILTERS_3D, tf.shape(x[:, tf.newaxis]), 1, "SAME"
+    )[:, 0],
+}
+
+
+def by_condition(f, x, loop=tf_ti.while_loop):
+    return loop(
+        lambda k, x: (k < 3) & (tf.reduce_sum(x) < 1e9), lambda k, x: (k + 1, f(x)), (0, x)
+    )[1]
+
+
+def by_scan(f, x):
+    return tf_ti.scan(lambda c, _: (f(c), None), x, None, length=3)[0]
+
+
+def nested(f, x):
+    return by_condition(functools.partial(by_condition, f), x)
+
+
+def unrolled(f, x, count=3):
+    for _ in range(count):
+        x = f(x)
+    return x
+
+
+def sizes(test):
+    """On both sides of where oneDNN's kernels are faster."""
+    return pytest.mark.parametrize("extent", [8, 48])(test)
+
+
+def values_of(f, x):
+    return [tf.function(f)(x)]
+
+
+def gradients_of(f, x):
+    """The gradients with respect to images and filters."""
+    watched = [x, FILTERS, FILTERS_3D]
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        y = tf.function(lambda x: tf.reduce_sum(tf.sin(f(x))))(x)
+    return tape.gradient(y, watched, unconnected_gradients="zero")
+
+
+def check(ask, found, oracle, x):
+    try:
+        expected = ask(oracle, x)
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        pytest.skip(f"TensorFlow does not take oneDNN's kernels on this machine: {error}")
+    for value, right in zip(ask(found, x), expected, strict=True):
+        scale = max(1.0, float(tf.reduce_max(tf.abs(right))))
+        np.testing.assert_allclose(value / scale, right / scale, 1e-3, 1e-4)
+
+
+@pytest.mark.parametrize("name", CHANNELS_FIRST)
+@pytest.mark.parametrize("loop", [by_condition, by_scan, nested])
+@sizes
+def test_channels_that_come_first(name, loop, extent):
+    x = tf.random.stateless_normal([4, 4, extent, extent], seed=(3, 4))
+    f = CHANNELS_FIRST[name]
+    oracle = functools.partial(unrolled, f, count=9 if loop is nested else 3)
+    check(values_of, functools.partial(loop, f), oracle, x)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("loop", [by_condition, by_scan, nested])
+@sizes
+def test_dilations_and_groups(name, loop, extent):
+    x = tf.random.stateless_normal([4, extent, extent, 4], seed=(3, 4))
+    f = CONVOLUTIONS[name]
+    oracle = functools.partial(unrolled, f, count=9 if loop is nested else 3)
+    check(values_of, functools.partial(loop, f), oracle, x)
+
+
+@pytest.mark.parametrize("name", [*CHANNELS_FIRST, *CONVOLUTIONS])
+@pytest.mark.parametrize("loop", [by_condition, by_scan])
+@sizes
+def test_gradients(name, loop, extent):
+    if name in ("largest", "means"):
+        pytest.skip("docs/explain/limits.md: gradients of pools whose channels come first")
+    is_first = name in CHANNELS_FIRST
+    f = CHANNELS_FIRST[name] if is_first else CONVOLUTIONS[name]
+    shape = [4, 4, extent, extent] if is_first else [4, extent, extent, 4]
+    x = tf.random.stateless_normal(shape, seed=(3, 4))
+    check(gradients_of, functools.partial(loop, f), functools.partial(unrolled, f), x)
