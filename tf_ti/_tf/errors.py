@@ -133,6 +133,7 @@ def _is_users(code: types.CodeType) -> bool:
     return _is_users_frame(code.co_filename, code.co_name)
 
 
+@functools.lru_cache(4096)
 def _is_users_frame(path: str, name: str) -> bool:
     is_wrapper = path == "<string>" and name.startswith("tf_ti_")
     is_generated = is_wrapper or _GENERATED in path

@@ -145,6 +145,22 @@ def create_operation(
     )
 
 
+def import_operations(
+    nodes: Sequence[Any], inputs: Mapping[str, tf.Tensor]
+) -> Sequence[tf.Operation]:
+    """Adds many operations to the current graph, a third of the time of one after the other.
+
+    Args:
+        nodes: their NodeDefs, each after the nodes that it reads or waits for. They may change.
+        inputs: what else they read, by its name in the NodeDefs.
+    """
+    # Without versions, those of the graph would be lost.
+    versions = tf.compat.v1.get_default_graph().graph_def_versions
+    definition = tf.compat.v1.GraphDef(node=nodes, versions=versions)
+    names = [node.name for node in nodes]
+    return tf.graph_util.import_graph_def(definition, dict(inputs), names, name="")
+
+
 def _add_operation(
     op_def: Any,
     inputs: Sequence[tf.Tensor],

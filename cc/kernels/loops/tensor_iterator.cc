@@ -174,10 +174,12 @@ class AsyncRun {
     return status.ok();
   }
 
+  // What the run has kept may refer to what ends with the kernel.
   void Finish(const absl::Status& status) {
     ctx_->SetStatus(status);
-    done_();
+    const tensorflow::AsyncOpKernel::DoneCallback done = done_;
     delete this;
+    done();
   }
 
   OpKernelContext* const ctx_;

@@ -270,6 +270,15 @@ def _with_closed_gradients(function: Any) -> Any:
     return _tf.make_function(closed)
 
 
+def _is_left_behind(attribute: str) -> bool:
+    """True for an attribute of an operation that its copy must not have: of where it is."""
+    return attribute == "_class" or attribute.startswith("_tpu_replicate")
+
+
+# Operations that are fewer are copied one after the other: an import has a time of its own.
+_FEWEST_IMPORTED = 8
+
+
 class _Copier:
     """Copies operations into `graph`.
 
@@ -305,6 +314,41 @@ class _Copier:
             scope.enter_context(self.graph.control_dependencies(controls))
         return scope
 
+    def copy_all(self, operations: Sequence[tf.Operation], inline: bool) -> None:
+        """Copies operations, each after what it needs, into a graph that was empty before."""
+        for are_plain, run in itertools.groupby(operations, self._is_plain):
+            ops = list(run)
+            if are_plain and len(ops) >= _FEWEST_IMPORTED:
+                self._import(ops)
+                continue
+            for op in ops:
+                self.copy(op, (), inline)
+
+    def _is_plain(self, op: tf.Operation) -> bool:
+        """True if a copy has no functions, no account and no custom gradient, and is not nothing."""
+        is_other = op in self.others or op.type == "NoOp" or hasattr(op, "tf_ti_account")
+        if is_other or getattr(op, "tf_ti_gradient", None) is not None:
+            return False
+        return not any(attr.func.name or attr.list.func for attr in op.node_def.attr.values())
+
+    def _import(self, operations: Sequence[tf.Operation]) -> None:
+        nodes, inputs, names = [], {}, {op.name for op in operations}
+        for op in operations:
+            node = op.node_def
+            for key in list(node.attr):
+                if _is_left_behind(key):
+                    del node.attr[key]
+            del node.input[len(op.inputs) :]
+            node.input.extend(f"^{c.name}" for c in op.control_inputs if c.name in names)
+            inputs.update((t.name, self.tensors[t.ref()]) for t in op.inputs if t.op.name not in names)
+            nodes.append(node)
+        for op, copied in zip(operations, _tf.import_operations(nodes, inputs), strict=True):
+            for control in op.control_inputs:
+                if control.name not in names:
+                    for copy in self.operations.get(control, ()):
+                        _tf.add_control_input(copied, copy)
+            self._keep(op, copied)
+
     def copy(self, op: tf.Operation, extra_controls: Sequence[tf.Operation], inline: bool) -> None:
         controls = [c for old in op.control_inputs for c in self.operations.get(old, ())]
         controls += extra_controls
@@ -321,11 +365,7 @@ class _Copier:
             self.operations[op] = []
             return
         node, names = op.node_def, {}
-        attrs = {
-            key: value
-            for key, value in node.attr.items()
-            if key != "_class" and not key.startswith("_tpu_replicate")
-        }
+        attrs = {key: value for key, value in node.attr.items() if not _is_left_behind(key)}
         for name in function_names(node):
             function = _tf.find_function(op.graph, name)
             if function is None:
@@ -347,17 +387,22 @@ class _Copier:
         with self._scope(op, controls):
             given = [self.tensors[t.ref()] for t in inputs]
             copied = _tf.create_operation(self.graph, op.op_def, given, dtypes, attrs, op.name)
-        _tf.copy_gradient(op, copied)
-        _tf.copy_place(op, copied)
         if hasattr(op, "tf_ti_account"):
             copied.tf_ti_account = op.tf_ti_account
         if getattr(op, "tf_ti_gradient", None) is not None:
             op.tf_ti_gradient.claim(copied)
+        self._keep(op, copied)
+
+    def _keep(self, op: tf.Operation, copied: tf.Operation) -> None:
+        """Keeps the copy of an operation, with what its definition does not tell."""
+        _tf.copy_gradient(op, copied)
+        _tf.copy_place(op, copied)
         self.operations[op] = [copied]
         for old, new in zip(op.outputs, copied.outputs):
             if new.dtype in (tf.resource, tf.variant):
                 _tf.copy_handle_data(old, new)
-            new.set_shape(old.shape)
+            if new.shape != old.shape:
+                new.set_shape(old.shape)
             self.tensors[old.ref()] = new
 
     def _inline(self, op: tf.Operation, controls: Sequence[tf.Operation]) -> None:
@@ -530,8 +575,7 @@ def extract(
             made.inputs.append(placeholder)
             for tensor in group:
                 copier.tensors[tensor.ref()] = placeholder
-        for op in needed:
-            copier.copy(op, (), inline)
+        copier.copy_all(needed, inline)
     made.outputs = [copier.tensors[t.ref()] for t in outputs]
     made.tf_ti_copies = _compose(graph, copier)
     made.control_outputs = copier.effects_of(control_outputs)
@@ -563,8 +607,8 @@ def join(
         def copy(graph: _tf.FuncGraph, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             copier = _Copier(made)
             copier.tensors.update(zip([t.ref() for t in graph.inputs], arguments))
-            for op in needed_operations(graph.inputs, graph.outputs, graph.control_outputs):
-                copier.copy(op, (), inline=False)
+            needed = needed_operations(graph.inputs, graph.outputs, graph.control_outputs)
+            copier.copy_all(needed, inline=False)
             made.tf_ti_copies.update(_compose(graph, copier))
             return [copier.tensors[t.ref()] for t in graph.outputs]
 
@@ -596,8 +640,8 @@ def in_turn(
         for graph, parameters, results in parts:
             copier = _Copier(made)
             copier.tensors.update(zip([t.ref() for t in parameters], made.inputs))
-            for op in needed_operations(parameters, results, graph.control_outputs):
-                copier.copy(op, (), inline=True)
+            needed = needed_operations(parameters, results, graph.control_outputs)
+            copier.copy_all(needed, inline=True)
             made.tf_ti_copies.update(_compose(graph, copier))
             made.outputs += [copier.tensors[t.ref()] for t in results]
             made.control_outputs += copier.effects_of(graph.control_outputs)
