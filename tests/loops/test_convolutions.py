@@ -144,6 +144,30 @@ def test_dilations_and_groups(name, loop, extent):
     check(values_of, functools.partial(loop, f), oracle, x)
 
 
+VALID = {
+    "of large filters": lambda x: tf.nn.conv2d(x, tf.zeros([3, 3, 64, 64]), 2, "VALID"),
+    "dilated": lambda x: tf.nn.conv2d(x, tf.zeros([3, 3, 64, 4]), 1, "VALID", dilations=2),
+    "depthwise": lambda x: tf.nn.depthwise_conv2d(x, tf.zeros([3, 3, 64, 64]), [1] * 4, "VALID"),
+    "with a bias": lambda x: tf.nn.relu(
+        tf.nn.bias_add(tf.nn.conv2d(x, tf.zeros([3, 3, 64, 64]), 2, "SAME"), tf.zeros([64]))
+    ),
+    "of volumes": lambda x: tf.nn.conv3d(
+        x[:, :, :, tf.newaxis], tf.zeros([3, 3, 1, 64, 64]), [1, 2, 2, 1, 1], "VALID"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_empty_batches_have_the_shape_of_others(name):
+    """oneDNN's kernels give an empty batch the shape of the images."""
+
+    def f(x):
+        return tf_ti.scan(lambda c, _: (c * 0.5, VALID[name](c)), x, tf.zeros([2]))[1]
+
+    f = tf.function(f, input_signature=[tf.TensorSpec([None, 9, 9, 64])])
+    assert f(tf.zeros([0, 9, 9, 64])).shape == [2, 0, *VALID[name](tf.zeros([1, 9, 9, 64])).shape[1:]]
+
+
 @pytest.mark.parametrize("name", [*CHANNELS_FIRST, *CONVOLUTIONS])
 @pytest.mark.parametrize("loop", [by_condition, by_scan])
 @sizes

@@ -224,16 +224,26 @@ def test_an_array_of_an_open_size_that_may_grow(more):
     assert_same(function, X, is_open=True)
 
 
-@pytest.mark.parametrize("most", [2, 1500, 3000])
-def test_a_state_that_is_cut_to_a_number_of_elements(most):
-    """Its elements of the array have two lengths if it was longer, however large the number is."""
+@pytest.mark.parametrize("rank", [1, 4, 5])
+@pytest.mark.parametrize("most", [2, 1500, 6000])
+def test_a_state_that_is_cut_to_a_number_of_elements(most, rank):
+    """Its elements of the array have two lengths if it was longer, however large the number is.
+
+    A tensor of several unknown extents leaves less room for a sample of the loop.
+    """
 
     def function(loop, x):
-        row = tf.reshape(x, [-1])
+        row = x[:, 0]
+        many = tf.reshape(row[:1] * 0.0, tf.ones([rank + tf.size(x) * 0], tf.int32))
+        many = tf.ensure_shape(many, [None] * rank)
         array = tf.TensorArray(row.dtype, 3, infer_shape=False)
         array = loop(
             lambda k, *_: k < 3,
-            lambda k, s, array: (k + 1, s[:most], array.write(k, s)),
+            lambda k, s, array: (
+                k + 1,
+                s[:most],
+                array.write(k, s + tf.reduce_sum(many * tf.reduce_sum(s))),
+            ),
             (0, row, array),
             shape_invariants=(tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape(None)),
         )[2]

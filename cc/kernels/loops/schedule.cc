@@ -109,6 +109,9 @@ class ScheduleBuilder {
     }
     Step step;
     step.kernel = kernel;
+    if (is_only_kernel && params_.create_kernel(node.properties(), &step.kernel_of_empty).ok()) {
+      kernels->push_back(step.kernel_of_empty);
+    }
     if (replacement != replacements_.end()) {
       TF_RETURN_IF_ERROR(params_.create_kernel(replacement->second, &step.kernel_of_large));
       kernels->push_back(step.kernel_of_large);

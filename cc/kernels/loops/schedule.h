@@ -37,6 +37,7 @@ struct Releases {
 struct Step {
   tensorflow::OpKernel* kernel;
   tensorflow::OpKernel* kernel_of_large = nullptr;  // the kernel for large inputs, or null
+  tensorflow::OpKernel* kernel_of_empty = nullptr;  // the kernel where an input is empty, or null
   int trace_level;
   // The dimension of the first factor that a product of matrices adds up over; -1 for other
   // kernels.

@@ -3,15 +3,16 @@
 Extents of a batch are unknown when a loop is traced, but they come from the tensors around it: the
 states begin as `tf.zeros([tf.shape(x)[1], 8])`, say. The shape functions of operations tell whether
 states keep their shapes: they are asked twice, each time with other extents in the place of unknown
-ones, which are the same only where they are known to be. The second ones are large, as a body may
-cut a state to some number of elements. Shapes that values tell are not known then, and so not
-steady.
+ones, which are the same only where they are known to be. The second ones are larger than all
+numbers in the loop, as a body may cut a state to so many elements. Shapes that values tell are not
+known then, and so not steady.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
@@ -32,6 +33,8 @@ _OF_EXTENTS = frozenset(
     """.split()
 )
 _MOST_OPERATIONS = 1000
+# The most elements of a tensor that tells shapes.
+_MOST_KNOWN = 64
 # The largest extent, and the most elements of a tensor. Shape functions of TensorFlow's may end the
 # process where numbers of elements do not fit int64.
 _MOST_OF_AXIS, _MOST_OF_TENSOR, _MOST_ELEMENTS = 2**24, 2**48, 2**56
@@ -42,9 +45,11 @@ def is_steady(loop: TracedLoop, tensor: tf.Tensor) -> bool:
     if tensor.shape.is_fully_defined():
         return True
     small, large = _EXTENTS
+    if not _Sample(loop, small).is_steady(tensor):
+        return False
     base = _room(loop.body)
-    samples = small, [base + extent for extent in large]
-    return all(_Sample(loop, extents).is_steady(tensor) for extents in samples)
+    sample = _Sample(loop, [base + extent for extent in large])
+    return sample.is_steady(tensor) and sample.largest_number < base + min(large)
 
 
 def _room(graph: _tf.FuncGraph) -> int:
@@ -59,11 +64,26 @@ def _room(graph: _tf.FuncGraph) -> int:
     return room if room > _EXTENTS[1][0] else 0
 
 
+def _number_in(tensor: tf.Tensor) -> int:
+    """The largest number of an integer tensor, of those that are known and may be an extent."""
+    if not tensor.dtype.is_integer or (tensor.shape.num_elements() or _MOST_KNOWN) > _MOST_KNOWN:
+        return 0
+    known = _tf.static_value(tensor)
+    if known is None:
+        return 0
+    return max((int(n) for n in np.ravel(known) if n < _MOST_OF_AXIS), default=0)
+
+
 class _Sample:
-    """A loop in which some numbers take the place of unknown extents."""
+    """A loop in which some numbers take the place of unknown extents.
+
+    Attributes:
+        largest_number: the largest one that is known in the loop, or before it, and is no extent.
+    """
 
     def __init__(self, loop: TracedLoop, extents: Sequence[int]):
         self._loop, self._extents = loop, iter(extents)
+        self.largest_number = 0
         self._tensors: dict[Any, tf.Tensor] = {}  # the sample's, of the loop's and those before it
 
     def is_steady(self, tensor: tf.Tensor) -> bool:
@@ -122,6 +142,7 @@ class _Sample:
     def _source(self, tensor: tf.Tensor) -> tf.Tensor:
         known = tf.get_static_value(tensor) if tensor.dtype.is_integer else None
         if known is not None:
+            self.largest_number = max(self.largest_number, _number_in(tensor))
             return tf.constant(known, tensor.dtype)
         dims = [next(self._extents) if d is None else d for d in tensor.shape.as_list()]
         return tf.compat.v1.placeholder(tensor.dtype, dims)
@@ -143,4 +164,5 @@ class _Sample:
         made = _tf.repeat_operation(op, [self._tensors[t.ref()] for t in op.inputs])
         if any((t.shape.num_elements() or 0) > _MOST_ELEMENTS for t in made):
             raise ValueError("the sample has too many elements")
+        self.largest_number = max([self.largest_number, *map(_number_in, op.outputs)])
         self._tensors.update(zip([t.ref() for t in op.outputs], made))
