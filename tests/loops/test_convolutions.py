@@ -168,6 +168,33 @@ def test_empty_batches_have_the_shape_of_others(name):
     assert f(tf.zeros([0, 9, 9, 64])).shape == [2, 0, *VALID[name](tf.zeros([1, 9, 9, 64])).shape[1:]]
 
 
+@pytest.mark.parametrize("shape", [[0, 5, 5, 4], [2, 0, 5, 4]])
+@pytest.mark.parametrize("channels", [1, 0])
+def test_gradients_of_filters_of_no_images_are_zeros(shape, channels):
+    """TensorFlow's plain kernels leave the memory of these gradients as it was."""
+    filters = tf.ones([3, 3, 4, channels])
+
+    @tf.function
+    def call(x, filters):
+        with tf.GradientTape() as tape:
+            tape.watch([x, filters])
+            y = tf_ti.while_loop(
+                lambda k, _: k < 2,
+                lambda k, h: (
+                    k + 1,
+                    h + tf.reduce_sum(tf.nn.depthwise_conv2d(x, filters, [1] * 4, "SAME")),
+                ),
+                (0, 0.0),
+            )[1]
+        return tape.gradient(y, [x, filters])
+
+    for k in range(10):
+        others = [tf.fill([n], 9e9) for n in (filters.shape.num_elements(), 36 + k)]
+        del others  # gives others' memory back, for the gradients to take
+        for slope in call(tf.ones(shape), filters):
+            np.testing.assert_array_equal(slope, tf.zeros_like(slope))
+
+
 @pytest.mark.parametrize("name", [*CHANNELS_FIRST, *CONVOLUTIONS])
 @pytest.mark.parametrize("loop", [by_condition, by_scan])
 @sizes

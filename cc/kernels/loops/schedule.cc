@@ -93,13 +93,27 @@ class ScheduleBuilder {
     return absl::OkStatus();
   }
 
+  // The kernel of a replaced node for empty inputs. The result of a convolution of oneDNN's has the
+  // shape of its input there, and some of TensorFlow's plain gradients are not written.
+  OpKernel* KernelOfEmpty(const Node& node, const Step& step, std::vector<OpKernel*>* kernels) {
+    const std::string& op = node.type_string();
+    if (op != "Conv2D" && op != "Conv3D" && op != "DepthwiseConv2dNative") {
+      return step.kernel_of_large == nullptr ? step.kernel : step.kernel_of_large;
+    }
+    if (step.kernel_of_large != nullptr) return step.kernel;
+    OpKernel* plain;
+    if (!params_.create_kernel(node.properties(), &plain).ok()) return step.kernel;
+    kernels->push_back(plain);
+    return plain;
+  }
+
   absl::Status AddKernel(const Node& node, std::vector<OpKernel*>* kernels) {
-    auto replacement = replacements_.find(node.name());
-    const bool is_only_kernel = replacement != replacements_.end() && NeedsReplacement(node);
+    const auto replacement = replacements_.find(node.name());
+    const bool is_replaced = replacement != replacements_.end();
+    const bool is_only_kernel = is_replaced && NeedsReplacement(node);
     OpKernel* kernel;
     TF_RETURN_IF_ERROR(
         params_.create_kernel(is_only_kernel ? replacement->second : node.properties(), &kernel));
-    if (is_only_kernel) replacement = replacements_.end();
     kernels->push_back(kernel);
     if (node.num_outputs() == 1 && kernel->const_tensor() != nullptr) {
       sources_[node.id()] = {{Source::kConstant, static_cast<int>(schedule_->constants.size())}};
@@ -109,13 +123,11 @@ class ScheduleBuilder {
     }
     Step step;
     step.kernel = kernel;
-    if (is_only_kernel && params_.create_kernel(node.properties(), &step.kernel_of_empty).ok()) {
-      kernels->push_back(step.kernel_of_empty);
-    }
-    if (replacement != replacements_.end()) {
+    if (is_replaced && !is_only_kernel) {
       TF_RETURN_IF_ERROR(params_.create_kernel(replacement->second, &step.kernel_of_large));
       kernels->push_back(step.kernel_of_large);
     }
+    if (is_replaced) step.kernel_of_empty = KernelOfEmpty(node, step, kernels);
     step.trace_level = tsl::profiler::GetTFTraceMeLevel(
         /*is_expensive=*/kernel->AsAsync() == nullptr && kernel->IsExpensive());
     bool transposed;

@@ -36,8 +36,9 @@ struct Releases {
 
 struct Step {
   tensorflow::OpKernel* kernel;
-  tensorflow::OpKernel* kernel_of_large = nullptr;  // the kernel for large inputs, or null
-  tensorflow::OpKernel* kernel_of_empty = nullptr;  // the kernel where an input is empty, or null
+  // Where there are several kernels, those for large inputs, if any, and where an input is empty.
+  tensorflow::OpKernel* kernel_of_large = nullptr;
+  tensorflow::OpKernel* kernel_of_empty = nullptr;
   int trace_level;
   // The dimension of the first factor that a product of matrices adds up over; -1 for other
   // kernels.

@@ -276,17 +276,15 @@ class StepRunner {
     return absl::OkStatus();
   }
 
-  // oneDNN's kernels take tens of microseconds before and after they compute. The result of some has
-  // the shape of their input where that is empty.
+  // oneDNN's kernels take tens of microseconds before and after they compute.
   static OpKernel* KernelOf(const Step& step, absl::Span<const TensorValue> inputs) {
     constexpr int64_t kLarge = 1 << 15;  // elements
-    if (step.kernel_of_large == nullptr && step.kernel_of_empty == nullptr) return step.kernel;
-    bool has_empty = false, has_large = false;
+    if (step.kernel_of_empty == nullptr) return step.kernel;
+    bool has_large = false;
     for (const TensorValue& input : inputs) {
-      has_empty |= input.tensor->NumElements() == 0;
+      if (input.tensor->NumElements() == 0) return step.kernel_of_empty;
       has_large |= input.tensor->NumElements() >= kLarge;
     }
-    if (has_empty) return step.kernel_of_empty == nullptr ? step.kernel : step.kernel_of_empty;
     return has_large && step.kernel_of_large != nullptr ? step.kernel_of_large : step.kernel;
   }
 

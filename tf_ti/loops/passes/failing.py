@@ -49,6 +49,8 @@ _NUMBERS = {
 }
 # Operations that cut a tensor into parts, by the positions of the tensor and of the axis.
 _SPLIT = {"Split": (1, 0), "SplitV": (0, 2)}
+# Operations that slide a filter over an image, which may be too small for it.
+_FILTERS = frozenset(("Conv2D", "Conv3D", "DepthwiseConv2dNative"))
 # Operations that find elements, which must be there.
 _ELEMENTS = frozenset("NthElement Slice Squeeze StridedSlice TopKV2 Unpack".split())
 # Operations whose results are not negative where these inputs are not.
@@ -75,6 +77,9 @@ def may_fail(op: tf.Operation, is_stacked: Sequence[bool], outside: Outside) -> 
         return True
     if op.type in _KNOWN and not op.inputs[0].shape[_KNOWN[op.type]].is_fully_defined():
         return True
+    if op.type in _FILTERS and op.get_attr("padding") != b"SAME":
+        images, filters = (t.shape for t in op.inputs)
+        return not (images[1:].is_fully_defined() and filters.is_fully_defined())
     if op.type in _SPLIT:
         data, axis = (op.inputs[k] for k in _SPLIT[op.type])
         return _tf.known_extent(data, int(tf.get_static_value(axis))) is None
