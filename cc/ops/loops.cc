@@ -348,6 +348,7 @@ REGISTER_OP("TfTi>TemporaryVariable")
     .Input("value: dtype")
     .Output("resource: resource")
     .Attr("dtype: type")
+    .Attr("is_for_xla: bool = false")
     .SetIsStateful()
     .SetShapeFn(ShapeFunction([](InferenceContext* c) {
       tensorflow::DataType dtype;
@@ -363,6 +364,8 @@ It shares the memory of its value until one of the two is written.
 
 value: The value.
 resource: The variable's handle.
+is_for_xla: True if functions that XLA compiles read it. They find variables by name, so
+    it lives as long as the step.
 )doc");
 
 REGISTER_OP("TfTi>ListIndex")

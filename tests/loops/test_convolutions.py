@@ -168,6 +168,90 @@ def test_empty_batches_have_the_shape_of_others(name):
     assert f(tf.zeros([0, 9, 9, 64])).shape == [2, 0, *VALID[name](tf.zeros([1, 9, 9, 64])).shape[1:]]
 
 
+@pytest.mark.parametrize("window, stride", [(1, 2), (1, 3), (1, 4), (2, 4), (3, 5)])
+@pytest.mark.parametrize("extent", [6, 7, 40])
+def test_volumes_by_strides_beyond_the_filter(window, stride, extent):
+    """TensorFlow's plain kernel begins at other elements. The oracle is NumPy."""
+    x = np.random.default_rng(0).normal(size=[1, 6, extent, extent, 2])
+    filters = np.random.default_rng(1).normal(size=[*[window] * 3, 2, 3])
+    sizes = [-(-n // stride) for n in x.shape[1:4]]
+    pads = [max((m - 1) * stride + window - n, 0) for m, n in zip(sizes, x.shape[1:4])]
+    padded = np.pad(x[0], [*((n // 2, n - n // 2) for n in pads), (0, 0)])
+    expected = np.zeros([1, *sizes, 3])
+    for place in np.ndindex(*sizes):
+        piece = padded[tuple(slice(k * stride, k * stride + window) for k in place)]
+        expected[(0, *place)] = np.tensordot(piece, filters, 4)
+    x, filters = tf.cast(x, tf.float32), tf.cast(filters, tf.float32)
+
+    @tf.function
+    def call(x):
+        def body(k, y):
+            return k + 1, y + tf.nn.conv3d(x, filters, [1, *[stride] * 3, 1], "SAME")
+
+        start = (0.0, tf.zeros([1, *sizes, 3]))
+        return tf_ti.while_loop(lambda k, y: k + tf.reduce_sum(y) * 0.0 < 1.0, body, start)[1]
+
+    np.testing.assert_allclose(call(x), expected, 1e-4, 1e-4)
+
+
+def native_gradient_of_filters(x, grad):
+    return tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+        input=x, filter_sizes=[1] * 4, out_backprop=grad, strides=[1] * 4, padding="VALID"
+    )
+
+
+SUMS = {  # of ones, with the number of them
+    "images": (lambda x, f: tf.nn.conv2d(x, f, 1, "VALID"), [1, 3, 3, 512], [3, 3, 512, 1], 4608),
+    "volumes": (
+        lambda x, f: tf.nn.conv3d(x, f, [1] * 5, "VALID"),
+        [1, 3, 3, 3, 200],
+        [3, 3, 3, 200, 1],
+        5400,
+    ),
+    "depthwise": (
+        lambda x, f: tf.nn.depthwise_conv2d(x, f, [1] * 4, "VALID"),
+        [1, 60, 60, 2],
+        [60, 60, 2, 1],
+        3600,
+    ),
+    "filters": (native_gradient_of_filters, [4, 30, 30, 1], [4, 30, 30, 1], 3600),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_half_precision_is_summed_in_more(name, dtype):
+    """TensorFlow's plain kernels of some operations add up in the type itself."""
+    f, *shapes, expected = SUMS[name]
+    x, filters = (tf.ones(shape, dtype) for shape in shapes)
+
+    def oracle(x):
+        return f(x, filters)
+
+    def call(x):
+        return tf_ti.scan(lambda c, _: (c, f(x + c, filters)), x * 0, None, length=2)[1][-1]
+
+    try:
+        right = tf.function(oracle)(x)
+    except (tf.errors.OpError, TypeError) as error:
+        pytest.skip(f"TensorFlow does not take oneDNN's kernels on this machine: {error}")
+    if abs(float(tf.reduce_max(right)) - expected) > expected / 100:
+        pytest.skip("TensorFlow adds up in the type itself on this machine")
+    np.testing.assert_allclose(tf.cast(tf.function(call)(x), tf.float32), expected, 0.01)
+
+
+def test_native_dilations():
+    filters = FILTERS[..., :1]
+    x = tf.random.stateless_normal([2, 8, 8, 4], [1, 2])
+
+    def native(x):
+        return tf.raw_ops.DepthwiseConv2dNative(
+            input=x, filter=filters, strides=[1] * 4, padding="SAME", dilations=[1, 2, 2, 1]
+        )
+
+    check(gradients_of, functools.partial(by_scan, native), functools.partial(unrolled, native), x)
+
+
 @pytest.mark.parametrize("shape", [[0, 5, 5, 4], [2, 0, 5, 4]])
 @pytest.mark.parametrize("channels", [1, 0])
 def test_gradients_of_filters_of_no_images_are_zeros(shape, channels):

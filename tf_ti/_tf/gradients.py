@@ -68,8 +68,9 @@ def spec_inside(tensor: tf.Tensor) -> tf.TensorSpec | None:
 
     None if nothing is known of the contents, or if the tensor holds something else.
     """
-    data = handle_data_util.get_resource_handle_data(tensor)
-    if not data.is_set or len(data.shape_and_type) != 1:
+    is_eager = isinstance(tensor, ops.EagerTensor)
+    data = tensor._handle_data if is_eager else handle_data_util.get_resource_handle_data(tensor)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
     (element,) = data.shape_and_type
     return tf.TensorSpec(tf.TensorShape(element.shape), tf.as_dtype(element.dtype))

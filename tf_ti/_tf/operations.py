@@ -176,6 +176,16 @@ def _add_operation(
     return list(op.outputs)
 
 
+def orders_effects() -> bool:
+    """True in eager mode, and in the graph of a function that orders effects as the program does.
+
+    Operations of other graphs run in the order that control dependencies say.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    is_function = graph.building_function and graph._add_control_dependencies
+    return tf.executing_eagerly() or bool(is_function)
+
+
 def is_stateful(op: tf.Operation) -> bool:
     return op._is_stateful
 
@@ -232,6 +242,11 @@ def mark_constant_inputs(op: tf.Operation, names: list[str]) -> None:
     value = tf.compat.v1.AttrValue()
     value.list.s.extend(name.encode() for name in names)
     op._set_attr("_XlaCompileTimeConstantInputs", value)
+
+
+def keep_out_of_clusters(op: tf.Operation) -> None:
+    """Keeps an operation out of the parts of graphs that TensorFlow compiles unasked."""
+    op._set_attr("_XlaCompile", tf.compat.v1.AttrValue(b=False))
 
 
 def replace_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:

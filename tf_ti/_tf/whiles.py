@@ -7,6 +7,8 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph, op_def_registry
 from tensorflow.python.ops import control_flow_util_v2
 
+from tf_ti._tf.operations import orders_effects
+
 # TensorFlow counts the iterations, and has a limit of them, in variables before the user's.
 _NUM_OWN = 2
 # The names of the graphs of tf.compat.v1.wrap_function begin so.
@@ -44,8 +46,7 @@ class TracedWhile:
         Operations of such a graph run only if something depends on them. The functions of
         tf.compat.v1.wrap_function are such graphs too.
         """
-        graph = tf.compat.v1.get_default_graph()
-        return graph.building_function and graph._add_control_dependencies
+        return orders_effects()
 
     @property
     def is_for_types(self) -> bool:

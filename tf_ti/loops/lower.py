@@ -11,7 +11,7 @@ from tf_ti import _tf
 from tf_ti._arguments import host_number
 from tf_ti._library import ops
 from tf_ti.loops.spec import OPS
-from tf_ti.loops.traced import GIVES_ZEROS, TracedLoop
+from tf_ti.loops.traced import GIVES_ZEROS, READ_BEFORE, TracedLoop
 
 # The derivatives of a loop, both from a `TracedLoop` that has outputs:
 #   gradient   and the gradients of its outputs to those of its inputs,
@@ -44,7 +44,7 @@ def run_loop(
         checkpoint_every = 1
     if not tf.executing_eagerly() or _tf.is_recording():
         loop = loop.recording(checkpoint_every, saves_memory)
-        loop = dataclasses.replace(loop, read_before=_values_before(loop))
+        loop = reading_before(loop)
     return add_op(loop, name)[:count]
 
 
@@ -85,6 +85,7 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
         source=[*functions, instead],
     )
     if loop.outer_graph is not None:
+        loop = dataclasses.replace(loop, op=outputs[0].op)
         if instead is not None:
             _tf.set_function(outputs[0].op, _tf.DIFFERENTIATED, differentiated)
         _mark(loop, limit)
@@ -99,13 +100,13 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
     return outputs
 
 
-def _values_before(loop: TracedLoop) -> dict[int, tf.Tensor]:
-    """See `TracedLoop.read_before`; a function reads none if no gradient is asked for."""
-    read, values = loop.read_in_functions(), {}
-    for (i, spec), handle in zip(read.items(), _tf.captured([loop.tensors[i] for i in read])):
-        values[i] = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
-        values[i].set_shape(spec.shape)
-    return values
+def reading_before(loop: TracedLoop) -> TracedLoop:
+    """The loop after reads of variables, of which a function runs those that a gradient needs.
+
+    In other graphs the reads would have to be ordered, and all of them would run.
+    """
+    read = loop.values_before() if _tf.orders_effects() else None
+    return dataclasses.replace(loop, read_before=read)
 
 
 def _run_instead(loop: TracedLoop) -> Any:
@@ -119,7 +120,8 @@ def _run_instead(loop: TracedLoop) -> Any:
 def _mark(loop: TracedLoop, limit: int | tf.Tensor | None) -> None:
     """Tells TensorFlow about this op, which depends on the loop and so on no registration."""
     op, outputs = loop.outputs[0].op, loop.spec.outputs
-    op.tf_ti_read_before = loop.read_before
+    if loop.read_before is not None:
+        setattr(op, READ_BEFORE, loop.read_before)
     # Where the body has them, whatever the device: else they would be copied, and waited for.
     _tf.keep_on_host(
         op,

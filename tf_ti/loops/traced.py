@@ -1,22 +1,39 @@
 """The one value of a loop, from the callable that a user gave to the op that runs it."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops.spec import Input, LoopSpec, Output
+from tf_ti.loops.spec import OPS, Input, LoopSpec, Output
 from tf_ti.loops.tracing import body as _body, graphs as _graphs
 from tf_ti.loops.tracing.body import Body
 
 # The attribute of an op whose loop `gives_zeros`.
 GIVES_ZEROS = "_tf_ti_gives_zeros"
+# The attribute of such an object of Python: what the loop has as `read_before`.
+READ_BEFORE = "tf_ti_read_before"
+# The type of the operations that make variables which nobody changes.
+TEMPORARY = "TfTi>TemporaryVariable"
 # Operations that read all of a variable, or its shape alone.
 _DENSE = {"ReadVariableOp", "VariableShape"}
 # The most elements of a variable in which a body looks up rows that all are read for a gradient.
 _MOST_LOOKED_UP = 2**22
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadBefore:
+    """A variable that functions of a body read.
+
+    Attributes:
+        value: its value before the loop.
+        is_for_xla: true if one of the functions is compiled by XLA.
+    """
+
+    value: tf.Tensor
+    is_for_xla: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,9 +56,10 @@ class TracedLoop:
         controls: the operations that the loop waits for.
         gives_zeros: true if the gradient of what no output depends on is zeros, and not None.
         outputs: those of the op, where there is one; a gradient reads its histories.
+        op: the op; None if it ran eagerly, or is not there yet.
         source: all that must live as long as the loop.
-        read_before: by parameter, the values before the loop of variables that a gradient's body
-            reads again: others may have changed them by then.
+        read_before: by parameter, variables as they are before the loop, which a gradient's body
+            reads again: others may have changed them by then. None if no operation reads them yet.
     """
 
     spec: LoopSpec
@@ -54,8 +72,9 @@ class TracedLoop:
     controls: Sequence[tf.Operation] = ()
     gives_zeros: bool = False
     outputs: Sequence[tf.Tensor] = ()
+    op: tf.Operation | None = None
     source: Any = None
-    read_before: Mapping[int, tf.Tensor] = dataclasses.field(default_factory=dict)
+    read_before: Mapping[int, ReadBefore] | None = dataclasses.field(default_factory=dict)
 
     @classmethod
     def around(
@@ -100,7 +119,9 @@ class TracedLoop:
             list(op.inputs[count + has_limit :]),
             gives_zeros=_tf.is_marked(op, GIVES_ZEROS),
             outputs=list(op.outputs),
-            read_before=getattr(op, "tf_ti_read_before", {}),
+            op=op,
+            # In a copy of a graph, variables are those of the loop around it.
+            read_before=getattr(op, READ_BEFORE, {} if _graphs.is_copy(op.graph) else None),
         )
 
     @property
@@ -132,25 +153,37 @@ class TracedLoop:
             i for i, t in enumerate(self.tensors) if t.dtype == tf.resource and i not in handed_on
         ]
 
-    def read_in_functions(self) -> dict[int, tf.TensorSpec]:
-        """The types of variables that conditionals and loops of the body read, by parameter.
+    def values_before(self) -> dict[int, ReadBefore]:
+        """Reads variables that conditionals and loops of the body read; see `read_before`.
 
-        A gradient may run these again. Large variables in which they look up rows are left out.
+        A gradient may run these again. What operations read is recorded, but for an operation of a
+        conditional that was vectorised. Large variables in which rows are looked up are left out.
         """
         read_only = {self.body.inputs[i].ref(): i for i in self.read_only_inputs()}
-        found = {}
+        recorded = {t.ref() for t in self.body.outputs}
+        readers: dict[int, list[tf.Operation | None]] = {}
         for op in self.body.get_operations() if read_only else ():
-            given = [read_only[t.ref()] for t in op.inputs if t.ref() in read_only]
-            if not given or op.type in _tf.READS:
+            is_recorded = op.type in _tf.READS and {t.ref() for t in op.outputs} <= recorded
+            if is_recorded or op.type == "VariableShape":
                 continue
-            graphs = [g for f in _graphs.traced_functions(op) for g in _graphs.with_functions(f)]
-            types = {inner.type for graph in graphs for inner in graph.get_operations()}
-            looks_up = bool(types & _tf.READS - _DENSE)
-            for i in given:
-                spec = _tf.spec_inside(self.body.inputs[i])
-                if spec is not None and not (looks_up and _is_large(spec.shape)):
-                    found[i] = spec
-        return found
+            for k, tensor in enumerate(op.inputs):
+                if tensor.ref() in read_only:
+                    found = readers.setdefault(read_only[tensor.ref()], [])
+                    found += [op] if op.type in _tf.READS else [op, *operations_inside(op, k)]
+        values = {}
+        for i, operations in readers.items():
+            spec = _tf.spec_inside(self.body.inputs[i]) or _tf.spec_inside(self.tensors[i])
+            looks_up = any(op is None or op.type in _tf.READS - _DENSE for op in operations)
+            if spec is None or (looks_up and _is_large(spec.shape)):
+                continue
+            (handle,) = _tf.captured([self.tensors[i]])
+            if tf.is_symbolic_tensor(handle) and handle.op.type == TEMPORARY:
+                continue
+            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
+            value.set_shape(spec.shape)
+            is_for_xla = any(op is not None and _graphs.is_compiled(op) for op in operations)
+            values[i] = ReadBefore(value, is_for_xla)
+        return values
 
     @property
     def num_scalars(self) -> int:
@@ -195,6 +228,37 @@ class TracedLoop:
     def num_users_results(self) -> int:
         """The number of results that the user's body returns."""
         return len(self.body.outputs) if self.num_results is None else self.num_results
+
+
+def operations_inside(op: tf.Operation, index: int) -> Iterator[tf.Operation | None]:
+    """The operations in functions that an operation runs that have one of its inputs as theirs.
+
+    None stands for operations that nobody knows.
+    """
+    for parameter in _parameters(op, index):
+        if parameter is None:
+            yield None
+            continue
+        for reader in parameter.consumers():
+            yield reader
+            if _graphs.function_names(reader.node_def):
+                for k, tensor in enumerate(reader.inputs):
+                    if tensor is parameter:
+                        yield from operations_inside(reader, k)
+
+
+def _parameters(op: tf.Operation, index: int) -> list[tf.Tensor | None]:
+    """The parameters of the functions of an operation that get one of its inputs."""
+    if op.type in OPS:
+        loop = TracedLoop.from_op(op)
+        read = [k for k, i in enumerate(loop.condition_inputs) if i == index]
+        return [loop.body.inputs[index], *(loop.condition.inputs[k] for k in read)]
+    graphs = _graphs.traced_functions(op)
+    is_known = op.type in _graphs.WITH_FUNCTIONS
+    if not is_known or len(graphs) < len(_graphs.function_names(op.node_def)):
+        return [None]
+    position = index - (op.type in _graphs.CONDITIONALS)
+    return [graph.inputs[position] for graph in graphs]
 
 
 def _is_large(shape: tf.TensorShape) -> bool:

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "tensorflow/core/common_runtime/graph_constructor.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/graph/node_builder.h"
@@ -57,7 +58,7 @@ absl::Status KeepApart(Graph* graph) {
 
 bool NeedsReplacement(const Node& node) {
   const std::string& op = node.type_string();
-  if (op == "Conv2DBackpropFilter" || op == "Conv2DBackpropInput" ||
+  if (op == "Conv2DBackpropFilter" || op == "Conv2DBackpropInput" || op == "Conv3D" ||
       op == "Conv3DBackpropFilterV2" || op == "Conv3DBackpropInputV2") {
     return true;
   }
@@ -66,9 +67,12 @@ bool NeedsReplacement(const Node& node) {
       (format == "NCHW" || format == "NCDHW")) {
     return true;
   }
+  const bool is_depthwise = absl::StartsWith(op, "DepthwiseConv2dNative");
+  if (op != "Conv2D" && !is_depthwise) return false;
+  const tensorflow::DataType type = node.output_type(0);
+  if (is_depthwise && (type == tensorflow::DT_HALF || type == tensorflow::DT_BFLOAT16)) return true;
   std::vector<int32_t> dilations;
-  return (op == "Conv2D" || op == "Conv3D") &&
-         tensorflow::TryGetNodeAttr(node.attrs(), "dilations", &dilations) &&
+  return tensorflow::TryGetNodeAttr(node.attrs(), "dilations", &dilations) &&
          std::any_of(dilations.begin(), dilations.end(), [](int32_t d) { return d > 1; });
 }
 

@@ -16,9 +16,10 @@ namespace tf_ti {
 using NodeReplacements =
     std::unordered_map<std::string, std::shared_ptr<const tensorflow::NodeProperties>>;
 
-// Returns true for an operation for which TensorFlow's own kernel for CPUs lacks a case: images
-// whose channels come first, dilations, and gradients of both and of groups. There a replacement
-// runs, of arrays of any size.
+// Returns true for an operation for which TensorFlow's own kernel for CPUs lacks a case, or is
+// wrong: images whose channels come first, dilations, gradients of both and of groups, strides
+// beyond the filters of volumes, sums of half precision. There a replacement runs, whatever the
+// sizes.
 bool NeedsReplacement(const tensorflow::Node& node);
 
 // Finds the nodes that TensorFlow replaces, one by one, in a graph that is about to run on a CPU:

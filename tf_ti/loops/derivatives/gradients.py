@@ -19,7 +19,7 @@ from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
 from tf_ti.loops.derivatives import checkpoints as _checkpoints, written as _written
 from tf_ti.loops.passes.analysis import Counts
 from tf_ti.loops.passes.step import Unknown
-from tf_ti.loops.traced import TracedLoop
+from tf_ti.loops.traced import READ_BEFORE, TracedLoop
 from tf_ti.loops.tracing import (
     body as _body,
     custom_gradients as _custom_gradients,
@@ -208,10 +208,34 @@ def _gradients_of_segments(
 
 def _with_values_before(loop: TracedLoop) -> TracedLoop:
     """The loop with temporary variables, where other operations may have changed the variables."""
+    op = None if loop.outer_graph is None else loop.op
+    if loop.read_before is None:
+        loop = _reading_before(loop)
     tensors = list(loop.tensors)
-    for i, value in loop.read_before.items():
-        tensors[i] = ops.tf_ti_temporary_variable(value)
+    for i, read in loop.read_before.items():
+        # Whoever changes the variable waits for the loop, and may not for a read that had no use.
+        if op is not None and read.value.op not in op.control_inputs:
+            _tf.add_control_input(op, read.value.op)
+        variable = ops.tf_ti_temporary_variable(read.value, is_for_xla=read.is_for_xla)
+        if tf.is_symbolic_tensor(variable):
+            _tf.keep_out_of_clusters(variable.op)
+        else:
+            _tf.copy_handle_data(tensors[i], variable)
+        tensors[i] = variable
     return dataclasses.replace(loop, tensors=tensors)
+
+
+def _reading_before(loop: TracedLoop) -> TracedLoop:
+    """The loop of an op that comes after reads, which are added to its graph now.
+
+    The graph is one of TensorFlow 1, or of a function that was loaded.
+    """
+    op = loop.op
+    with op.graph.as_default(), tf.control_dependencies(None):
+        with tf.control_dependencies(op.control_inputs):
+            values = loop.values_before()
+    setattr(op, READ_BEFORE, values)
+    return dataclasses.replace(loop, read_before=values)
 
 
 @_tf.register_gradient("TfTi>TemporaryVariable")
@@ -305,7 +329,7 @@ class _Forward:
 
 def _copy(graph: _tf.FuncGraph, outer_graph: tf.Graph | None) -> _tf.FuncGraph:
     """A copy of a function's graph; its definition does not know to what custom gradients refer."""
-    if not hasattr(graph, "tf_ti_copies"):
+    if not _graphs.is_copy(graph):
         _custom_gradients.find(graph)
     copy = _graphs.extract(
         "body",
@@ -953,9 +977,10 @@ def _with_shape_of(tensor: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
 
 def _rows_of(tensor: tf.Tensor, values: tf.Tensor, indices: tf.Tensor) -> tf.IndexedSlices:
     """The gradient of a tensor as rows, which have its shape where no iteration tells it, too."""
-    shape = _shape_of(tensor)
+    # Of TensorFlow's own type, as gradients of two branches must be alike.
+    shape = tf.cast(_shape_of(tensor), tf.int32)
     if not values.shape[1:].is_fully_defined():
-        values = tf.reshape(values, tf.concat([tf.shape(indices), tf.cast(shape[1:], tf.int32)], 0))
+        values = tf.reshape(values, tf.concat([tf.shape(indices), shape[1:]], 0))
     return tf.IndexedSlices(values, indices, shape)
 
 

@@ -77,16 +77,15 @@ class _Vectorizer:
             condition_inputs=None if read is None else (*read, *range(count, len(inputs))),
         )
         has_limit = self._loop.num_iterations is not None
-        made = _lower.add_op(
-            TracedLoop(
-                spec,
-                body.graph,
-                [*(self._enter(i) for i in range(count)), *self._lanes],
-                self._scalars[0] if has_limit else None,
-                None if condition is None else condition.graph,
-                self._scalars[has_limit:],
-            )
+        loop = TracedLoop(
+            spec,
+            body.graph,
+            [*(self._enter(i) for i in range(count)), *self._lanes],
+            self._scalars[0] if has_limit else None,
+            None if condition is None else condition.graph,
+            self._scalars[has_limit:],
         )
+        made = _lower.add_op(_lower.reading_before(loop))
         return [self._leave(o, tensor, body) for o, tensor in zip(spec.outputs, made)]
 
     # --- an iteration ----------------------------------------------------------------------------
@@ -281,6 +280,23 @@ def _vectorize_zeros(pfor_input: Any) -> Any:
     return _wrap(tf.zeros_like(_unwrap(pfor, pfor_input.input(0))), True, pfor)
 
 
+def _is_the_same_in_all_lanes(pfor_input: Any) -> bool:
+    """True for an operation of a loop's body that only reads variables, the same in all lanes."""
+    is_in_loop = _graphs.is_copy(pfor_input.op.graph)
+    is_once = is_in_loop and not any(wrapped.is_stacked for wrapped in pfor_input.inputs)
+    return is_once and _graphs.only_does(pfor_input.op, _tf.READS)
+
+
+@_tf.register_pfor_where(_is_the_same_in_all_lanes, "Case")
+@_tf.register_pfor_where(_is_the_same_in_all_lanes, "If")
+@_tf.register_pfor_where(_is_the_same_in_all_lanes, "StatefulPartitionedCall")
+@_tf.register_pfor_where(_is_the_same_in_all_lanes, "While")
+def _vectorize_once(pfor_input: Any) -> list[Any]:
+    # TensorFlow would stack the results, of which some are variants that its gradient reads.
+    inputs = [wrapped.t for wrapped in pfor_input.inputs]
+    return [_tf.wrap(t, False) for t in _graphs.copy_operation(pfor_input.op, inputs)]
+
+
 def _reads_all_lanes(pfor_input: Any) -> bool:
     """True if all lanes read one element of their lists, whose static shape is known."""
     lists, index, shape = pfor_input.inputs
@@ -335,6 +351,16 @@ def _shifted(pfor_input: Any) -> int:
 @_tf.register_pfor("TfTi>SequenceUnstack")
 def _vectorize_map(pfor_input: Any) -> list[Any]:
     return _tf.convert_lane_by_lane(pfor_input, "maps nest")
+
+
+@_tf.register_pfor("TfTi>TemporaryVariable")
+@_tf.do_not_convert
+def _vectorize_variable(pfor_input: Any) -> Any:
+    value = pfor_input.input(0)
+    if value.is_stacked:
+        raise _tf.NotVectorized("a variable has the values of one lane")
+    is_for_xla = pfor_input.get_attr("is_for_xla")
+    return _tf.wrap(ops.tf_ti_temporary_variable(value.t, is_for_xla=is_for_xla), False)
 
 
 @_tf.register_pfor("TfTi>ListIndex")

@@ -390,7 +390,7 @@ def _captured(
         return None
     inputs = {t.ref() for t in op.inputs}
     captured = {}
-    is_ours = hasattr(op.graph, "tf_ti_copies")
+    is_ours = _graphs.is_copy(op.graph)
     inside = {} if is_ours else {outside.ref(): t for outside, t in op.graph.captures}
     for tensor in tensors:
         tensor = inside.get(tensor.ref(), tensor)  # as a branch, or another function, knows it

@@ -31,13 +31,25 @@ def is_call(op: tf.Operation) -> bool:
     graph = getattr(function, "graph", None)
     if graph is None:
         return False
-    # A function that asks for XLA is compiled as one, so it stays one.
     attrs = function.cached_definition.attr
-    if any(attrs[key].b for key in ("_XlaMustCompile", "_noinline") if key in attrs):
+    # A function that asks for XLA is compiled as one, so it stays one.
+    if is_compiled(op) or ("_noinline" in attrs and attrs["_noinline"].b):
         return False
     # A custom gradient may refer to its own graph's tensors, of which two calls would make two
     # copies each, unless it is known which they are.
     return not any(map(has_open_gradient, graph.get_operations()))
+
+
+def is_compiled(op: tf.Operation) -> bool:
+    """True if `op` calls a function that asks for XLA."""
+    function = called_function(op) if op.type in CALLS else None
+    attrs = getattr(function, "cached_definition", op.node_def).attr
+    return "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
+
+
+def is_copy(graph: tf.Graph) -> bool:
+    """True for a graph of a function that tf_ti has traced, or made of another one's operations."""
+    return hasattr(graph, "tf_ti_copies")
 
 
 def called_function(op: tf.Operation) -> Any:
@@ -463,7 +475,7 @@ def of_function(op: tf.Operation, name: str, shapes: Sequence[tf.TensorShape]) -
     tf_ti makes of a definition have gradients; in a graph that TensorFlow makes they have none.
     """
     traced = _tf.graph_of(_tf.find_function(op.graph, name))
-    is_ours = hasattr(traced, "tf_ti_copies")
+    is_ours = is_copy(traced)
     if traced is not None and (is_ours or any(True for _ in with_custom_gradients(traced))):
         return traced
     made = _tf.loaded_function_graph(op, name, shapes)
@@ -584,7 +596,10 @@ def extract(
 
 
 def join(
-    condition: _tf.FuncGraph, positions: Sequence[int], body: _tf.FuncGraph, outer_graph: tf.Graph
+    condition: _tf.FuncGraph,
+    positions: Sequence[int],
+    body: _tf.FuncGraph,
+    outer_graph: tf.Graph | None,
 ) -> _tf.FuncGraph:
     """A function graph that computes a condition, and a body with its values.
 
@@ -592,10 +607,12 @@ def join(
         condition: its results but the first are the last parameters of `body`.
         positions: the parameters of `body` that are the condition's.
         body: the results are its.
-        outer_graph: where the new graph looks for functions it does not have.
+        outer_graph: where the new graph looks for functions it does not have; the default graph if
+            None.
     """
     made = empty("joined")
-    made.outer_graph = outer_graph
+    if outer_graph is not None:
+        made.outer_graph = outer_graph
     shared = condition.outputs[1:]
     own = body.inputs[: len(body.inputs) - len(shared)]
     with made.as_default():
@@ -669,6 +686,14 @@ def copy_to_default_graph(
         copier.copy(op, (), inline=False)
     chain([copy for op in operations for copy in copier.operations[op]])
     return [copier.tensors[t.ref()] for t in outputs]
+
+
+def copy_operation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Adds a copy of an operation to the default graph, with other inputs; gives its results."""
+    copier = _Copier(tf.compat.v1.get_default_graph())
+    copier.tensors.update(zip([t.ref() for t in op.inputs], inputs))
+    copier.copy(op, (), inline=False)
+    return [copier.tensors[t.ref()] for t in op.outputs]
 
 
 def copy_in_place(
