@@ -205,7 +205,7 @@ def no_acceleration():
     """A test that lets TensorFlow's loops run as tf_ti's does so for itself alone."""
     yield
     if "tf_ti.accelerate" in sys.modules:
-        assert not sys.modules["tf_ti.accelerate"].settings.is_on()
+        assert not sys.modules["tf_ti.accelerate"].settings.current().loops
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_it_decorates_functions(is_taken, has_parentheses):
         """What it does."""
         return total(xs) * scale
 
-    assert not tf_ti.accelerate.settings.is_on()
+    assert not tf_ti.accelerate.settings.current().loops
     assert decorated.__name__ == "decorated" and decorated.__doc__ == "What it does."
     assert is_taken(tf.function(decorated), XS)
     assert not is_taken(tf.function(total), XS)
@@ -217,7 +217,7 @@ def test_the_object_of_a_block_of_another_thread_never_holds_here(is_block):
     try:
         thread.start()
         made.wait()
-        assert tf_ti.accelerate.settings.is_on()
+        assert tf_ti.accelerate.settings.current().loops
     finally:
         asked.set()
         everywhere.undo()
@@ -236,7 +236,7 @@ def test_blocks_of_other_threads_are_never_seen():
     everywhere = tf_ti.accelerate()
     for thread in threads:
         thread.start()
-    found = [tf_ti.accelerate.settings.is_on() for _ in range(100)]
+    found = [tf_ti.accelerate.settings.current().loops for _ in range(100)]
     stop.set()
     everywhere.undo()
     for thread in threads:
@@ -307,7 +307,7 @@ def test_nothing_stays_of_functions_that_are_gone():
 
 
 def is_on():
-    return tf_ti.accelerate.settings.is_on()
+    return tf_ti.accelerate.settings.current().loops
 
 
 @tf_ti.accelerate
@@ -443,7 +443,7 @@ def test_the_module_is_the_function():
     assert report is tf_ti.accelerate.report
     assert module.__doc__ and tf_ti.accelerate.__name__ == "tf_ti.accelerate"
     with module():
-        assert tf_ti.accelerate.settings.is_on()
+        assert tf_ti.accelerate.settings.current().loops
 
 
 def test_a_decorated_function_is_pickled_as_any():

@@ -115,7 +115,11 @@ def test_an_error_of_a_function_leaves_earlier_iterations_alone(where):
     def f(x, body_fails, condition_fails):
         def body(k, total):
             y = heavy(x[k])
-            late = tf.cond(y[0] > -1.0, lambda: tf.unique(tf.round(y * 9.0))[1], lambda: tf.zeros_like(y, tf.int32))
+            late = tf.cond(
+                y[0] > -1.0,
+                lambda: tf.unique(tf.round(y * 9.0))[1],
+                lambda: tf.zeros_like(y, tf.int32),
+            )
             return k + 1, total + tf.reduce_sum(late) + checked(k, body_fails)
 
         return tf_ti.while_loop(lambda k, _: checked(k, condition_fails) < 12, body, (0, 0))

@@ -50,10 +50,9 @@ CONVOLUTIONS = {
     "dilated, padded": lambda x: tf.nn.conv2d(
         x, FILTERS, 1, [[0, 0], [2, 2], [2, 2], [0, 0]], dilations=2
     ),
-    "dilated sequences": lambda x: tf.nn.conv1d(x[:, 0], FILTERS[0], 1, "SAME", dilations=2)[
-        :, tf.newaxis
-    ]
-    + x,
+    "dilated sequences": lambda x: (
+        tf.nn.conv1d(x[:, 0], FILTERS[0], 1, "SAME", dilations=2)[:, tf.newaxis] + x
+    ),
     "dilated, transposed": lambda x: tf.nn.conv2d_transpose(
         x, FILTERS, tf.shape(x), 1, "SAME", dilations=2
     ),
@@ -165,7 +164,11 @@ def test_empty_batches_have_the_shape_of_others(name):
         return tf_ti.scan(lambda c, _: (c * 0.5, VALID[name](c)), x, tf.zeros([2]))[1]
 
     f = tf.function(f, input_signature=[tf.TensorSpec([None, 9, 9, 64])])
-    assert f(tf.zeros([0, 9, 9, 64])).shape == [2, 0, *VALID[name](tf.zeros([1, 9, 9, 64])).shape[1:]]
+    assert f(tf.zeros([0, 9, 9, 64])).shape == [
+        2,
+        0,
+        *VALID[name](tf.zeros([1, 9, 9, 64])).shape[1:],
+    ]
 
 
 @pytest.mark.parametrize("window, stride", [(1, 2), (1, 3), (1, 4), (2, 4), (3, 5)])

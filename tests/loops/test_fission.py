@@ -538,7 +538,9 @@ FAILING = {
     "a wide band": lambda n, e: tf.linalg.band_part(tf.zeros([n, n]), 2, 0),
     "a far diagonal": lambda n, e: tf.linalg.diag_part(tf.zeros([n, n]), k=2),
     "a window": lambda n, e: tf.nn.max_pool1d(e[tf.newaxis, :, tf.newaxis], 2, 1, "VALID"),
-    "a filter": lambda n, e: tf.nn.conv1d(e[tf.newaxis, :, tf.newaxis], R[:2, :1, None], 1, "VALID"),
+    "a filter": lambda n, e: tf.nn.conv1d(
+        e[tf.newaxis, :, tf.newaxis], R[:2, :1, None], 1, "VALID"
+    ),
     "a filter of channels": lambda n, e: tf.nn.depthwise_conv2d(
         e[tf.newaxis, :, tf.newaxis, tf.newaxis], R[:2, :1, None, None], [1] * 4, "VALID"
     ),

@@ -290,6 +290,25 @@ def test_a_state_that_is_cut_in_another_way(cut):
     assert_same(function, tf.cast(tf.range(4000), tf.float64)[:, tf.newaxis] / 4000, is_open=True)
 
 
+@pytest.mark.parametrize("of", [lambda k: k, lambda k: 2 * k, lambda k: k * 100, lambda k: k + 900])
+@pytest.mark.parametrize("length", [30, 2000])
+def test_a_state_that_is_cut_to_another_extent(of, length):
+    def function(loop, x, others):
+        row, size = x[:, 0], of(tf.shape(others)[0])
+        array = tf.TensorArray(row.dtype, 3, infer_shape=False, element_shape=[None])
+        shape = tf.TensorShape
+        array = loop(
+            lambda k, *_: k < 3,
+            lambda k, s, array: (k + 1, tf.sin(s[:size]), array.write(k, s)),
+            (0, row, array),
+            shape_invariants=(shape([]), shape([None]), shape(None)),
+        )[2]
+        return [array.concat()]
+
+    x = tf.cast(tf.range(length), tf.float64)[:, tf.newaxis] / length
+    assert_same(function, x, tf.zeros([5]), is_open=True)
+
+
 @pytest.mark.parametrize("size", [2, 4, 7])
 def test_an_array_in_the_place_of_another_of_another_length(size):
     def function(loop, x):

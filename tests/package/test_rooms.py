@@ -14,7 +14,7 @@ FAMILIES = {
     "bags": set(),
     "loops": set(),
     "recurrent": {"loops"},
-    "accelerate": {"loops"},
+    "accelerate": {"bags", "loops"},
     "openvino": {"tf_ti"},
     "keras": {"tf_ti", "bags", "loops", "recurrent", "openvino"},
 }

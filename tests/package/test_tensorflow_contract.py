@@ -441,6 +441,14 @@ def _(it):
     assert it._datatype_enum(tf.constant(1.0)) == tf.float32.as_datatype_enum
 
 
+@relied_on("tensorflow.python.framework.ops.EagerTensor()._handle_data")
+def _(it):
+    handle = tf.Variable([1.0, 2.0]).handle
+    (part,) = handle._handle_data.shape_and_type
+    assert tf.TensorShape(part.shape) == [2] and part.dtype == tf.float32
+    assert tf.constant(1.0)._handle_data is None
+
+
 @relied_on("tensorflow.python.framework.ops.EagerTensor()._shape_tuple")
 def _(it):
     assert it._shape_tuple(tf.zeros([2, 3])) == (2, 3)
@@ -898,6 +906,46 @@ def _(it):
             input_handle=copy, index=0, element_shape=-1, element_dtype=tf.float32
         )
     assert item.shape.as_list() == [3, 2]
+
+
+# --- look-ups ------------------------------------------------------------------------------------
+
+LOOKUPS = "tensorflow.python.ops.embedding_ops"
+
+
+@relied_on(f"{LOOKUPS}.embedding_lookup_sparse_impl")
+def _(it):
+    assert parameters(it) == [
+        "params",
+        "segment_ids",
+        "sp_weights",
+        "ids",
+        "combiner",
+        "ignore_weights",
+        "max_norm",
+        "allow_fast_lookup",
+        "partition_strategy",
+        "name",
+    ]
+    module, seen = resolve(LOOKUPS), []
+
+    def look_up(params, segment_ids, sp_weights, ids, combiner, ignore_weights, *others):
+        seen.append((params, segment_ids, ids, combiner, ignore_weights))
+        return it(params, segment_ids, sp_weights, ids, combiner, ignore_weights, *others)
+
+    table, ragged = tf.eye(4), tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
+    module.embedding_lookup_sparse_impl = look_up
+    try:
+        for ids in (ragged, ragged.to_sparse()):
+            tf.nn.embedding_lookup_sparse(table, ids, None)
+            tf.nn.safe_embedding_lookup_sparse(table, ids, None)
+    finally:
+        module.embedding_lookup_sparse_impl = it
+    assert len(seen) == 4
+    for params, segment_ids, ids, combiner, ignore_weights in seen:
+        assert len(params) == 1 and combiner == "mean" and ignore_weights
+        np.testing.assert_array_equal(segment_ids, [0, 0, 1])
+        np.testing.assert_array_equal(ids, [1, 2, 3])
 
 
 # --- while loops ---------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ def accelerations() -> None:
     setting.undo()
     with tf_ti.accelerate(False) as inner:
         assert_type(inner.is_on, bool)
+        assert_type(inner.lookups, bool)
 
     @tf_ti.accelerate
     def double(x: int) -> int:

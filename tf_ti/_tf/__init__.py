@@ -111,6 +111,7 @@ from tf_ti._tf.graphs import (
 from tf_ti._tf.interrupts import (
     Interruptible,
 )
+from tf_ti._tf.lookups import SparseLookup
 from tf_ti._tf.operations import (
     CHECKS,
     EagerTensor,
@@ -151,6 +152,7 @@ from tf_ti._tf.patches import (
     register_pfor_where,
     register_reads,
     release_gradient,
+    replace_lookups,
     replace_whiles,
     set_gradient,
     wait_for_no_dead,
@@ -200,6 +202,7 @@ __all__ = [
     "has_gradient",
     "zeros_like_variable",
     "ShardedVariable",
+    "SparseLookup",
     "TensorLike",
     "TracedWhile",
     "add_control_input",
@@ -300,6 +303,7 @@ __all__ = [
     "repeat_operation",
     "replace_functions",
     "replace_input",
+    "replace_lookups",
     "replace_whiles",
     "row_component_specs",
     "row_spec",

@@ -17,13 +17,14 @@ from tensorflow.python.framework import (
     convert_to_constants,
     ops,
 )
-from tensorflow.python.ops import control_flow_util_v2, while_v2
+from tensorflow.python.ops import control_flow_util_v2, embedding_ops, while_v2
 from tensorflow.python.ops.parallel_for import pfor as pfor_lib
 from tensorflow.python.saved_model import save
 
 from tf_ti._tf.errors import without_our_frames
 from tf_ti._tf.functions import find_function
 from tf_ti._tf.graphs import do_not_convert
+from tf_ti._tf.lookups import SparseLookup
 from tf_ti._tf.operations import is_dead
 from tf_ti._tf.variables import READS
 from tf_ti._tf.whiles import TracedWhile
@@ -319,3 +320,52 @@ def replace_whiles(make: Callable[[TracedWhile], Sequence[tf.Tensor] | None]) ->
         )
 
     while_v2._build_while_op = _replacing(_usual_while, make_while)
+
+
+# --- look-ups of embeddings ----------------------------------------------------------------------
+
+_usual_lookup = _replaced(embedding_ops.embedding_lookup_sparse_impl)
+
+
+def replace_lookups(make: Callable[[SparseLookup], tf.Tensor | None]) -> None:
+    """Lets a function make the look-ups of tf.nn.embedding_lookup_sparse and its safe sister.
+
+    Args:
+        make: gives the rows of the bags; None where TensorFlow is to look them up.
+    """
+
+    def look_up(
+        params: Sequence[Any],
+        segment_ids: tf.Tensor,
+        sp_weights: Any,
+        ids: tf.Tensor,
+        combiner: str,
+        ignore_weights: bool,
+        max_norm: float | None,
+        allow_fast_lookup: bool,
+        partition_strategy: str,
+        name: str | None,
+    ) -> tf.Tensor:
+        weights = None if ignore_weights else sp_weights.values
+        with without_our_frames():
+            made = make(
+                SparseLookup(
+                    params, ids, segment_ids, weights, combiner, max_norm, partition_strategy, name
+                )
+            )
+        if made is not None:
+            return made
+        return _usual_lookup(
+            params,
+            segment_ids,
+            sp_weights,
+            ids,
+            combiner,
+            ignore_weights,
+            max_norm,
+            allow_fast_lookup,
+            partition_strategy,
+            name,
+        )
+
+    embedding_ops.embedding_lookup_sparse_impl = _replacing(_usual_lookup, look_up)

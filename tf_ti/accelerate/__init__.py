@@ -7,6 +7,7 @@ loops of Keras and of other libraries. Only the operation that it becomes is tf_
     settings.py    whether loops are taken: everywhere, within a block, while a function runs
     taking.py      the choice of the loops that are taken
     loops.py       a traced loop becomes one of tf_ti
+    lookups.py     a look-up of embeddings becomes a bag
     reports.py     an account of each loop, by the user's line
     __main__.py    the command
 

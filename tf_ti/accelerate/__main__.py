@@ -1,4 +1,4 @@
-"""`python -m tf_ti.accelerate`: runs a program whose loops are tf_ti's."""
+"""`python -m tf_ti.accelerate`: runs a program whose loops, and look-ups, are tf_ti's."""
 
 import argparse
 import atexit
@@ -10,7 +10,7 @@ import tf_ti
 
 
 def _print_report() -> None:
-    print(f"\nLoops that were traced\n{tf_ti.accelerate.report()}", file=sys.stderr)
+    print(f"\nWhat was traced\n{tf_ti.accelerate.report()}", file=sys.stderr)
 
 
 def main() -> None:
@@ -20,6 +20,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--report", action="store_true", help="say at the end what became of each loop"
+    )
+    parser.add_argument(
+        "--lookups", action="store_true", help="look up embeddings of sparse ids by tf_ti, too"
     )
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module, not a file")
     parser.add_argument(
@@ -33,7 +36,7 @@ def main() -> None:
         parser.error("a file, or -m and a module, is needed")
     if given.report:
         atexit.register(_print_report)
-    tf_ti.accelerate()
+    tf_ti.accelerate(lookups=given.lookups)
     if given.module is not None:
         sys.argv = [given.module, *given.program]
         sys.path[0] = os.getcwd()

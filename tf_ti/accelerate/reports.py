@@ -1,4 +1,4 @@
-"""Reports: an account of each loop that was traced, by the user's line."""
+"""Reports: an account of each loop and look-up that was traced, by the user's line."""
 
 import dataclasses
 import threading
@@ -12,13 +12,13 @@ _MOST = 1_000
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """The loops of one line that have the same account.
+    """The loops, or the look-ups, of one line that have the same account.
 
     Attributes:
         place: the user's line, as "model.py, line 12"; "" if unknown.
         library: the line of a library that has the loop, where the user calls one; or "".
         is_taken: true if they run as tf_ti's.
-        text: the engine that runs them, or the reason why they are TensorFlow's.
+        text: what they run as, or the reason why they are TensorFlow's.
         count: how many were traced.
     """
 
@@ -37,7 +37,7 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """An account of loops, in the order in which they were traced.
+    """An account of loops and look-ups, in the order in which they were traced.
 
     Attributes:
         loops: a `Loop` for each.
@@ -57,7 +57,7 @@ _changing = threading.Lock()
 
 
 def add(is_taken: bool, text: str) -> None:
-    """Adds a loop that is traced now."""
+    """Adds a loop, or a look-up, that is traced now."""
     key = (*_tf.users_places(), is_taken, text)
     with _changing:
         if len(_found) >= _MOST and key not in _found:
@@ -67,7 +67,7 @@ def add(is_taken: bool, text: str) -> None:
 
 @_tf.public
 def report() -> Report:
-    """Tells how the loops run that were traced while `tf_ti.accelerate` was on.
+    """Tells how the loops, and look-ups, run that were traced while `tf_ti.accelerate` was on.
 
     Returns:
         A `Report`. Printed, it has a line for each of the user's lines and each kind of account.

@@ -1,7 +1,8 @@
-"""Settings: whether loops that are traced run as tf_ti's."""
+"""Settings: whether loops that are traced, and look-ups, run as tf_ti's."""
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import inspect
 import threading
@@ -31,6 +32,19 @@ _within: contextvars.ContextVar[tuple["Acceleration", ...]] = contextvars.Contex
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What runs as tf_ti's.
+
+    Attributes:
+        loops: true if loops do.
+        lookups: true if look-ups of embeddings do.
+    """
+
+    loops: bool = False
+    lookups: bool = False
+
+
 class Acceleration:
     """A setting of `tf_ti.accelerate`, which holds everywhere until it is undone.
 
@@ -39,14 +53,23 @@ class Acceleration:
 
     Attributes:
         is_on: true if loops run as tf_ti's.
+        lookups: true if look-ups of embeddings do.
     """
 
-    def __init__(self, is_on: bool):
-        self.is_on = is_on
+    def __init__(self, setting: Setting):
+        self.setting = setting
         self._call: _Call | None = None
 
+    @property
+    def is_on(self) -> bool:
+        return self.setting.loops
+
+    @property
+    def lookups(self) -> bool:
+        return self.setting.lookups
+
     def __repr__(self) -> str:
-        return f"tf_ti.accelerate({self.is_on})"
+        return f"tf_ti.accelerate({self.is_on}, lookups={self.lookups})"
 
     def undo(self) -> None:
         """Ends the setting. Several settings may be undone in any order."""
@@ -72,7 +95,7 @@ class Acceleration:
 
     def __call__(self, function: _Function) -> _Function:
         self.undo()
-        return while_it_runs(function, self.is_on)
+        return while_it_runs(function, self.setting)
 
 
 class _Call:
@@ -83,34 +106,34 @@ class _Call:
     the object is undone, or nobody has it any more, or it is no longer new.
 
     Attributes:
-        is_on: the setting.
+        setting: what runs as tf_ti's.
         is_over: set when the object is undone.
     """
 
-    def __init__(self, setting: Acceleration):
-        self.is_on = setting.is_on
+    def __init__(self, acceleration: Acceleration):
+        self.setting = acceleration.setting
         self.is_over = threading.Event()
-        self._setting = weakref.ref(setting)
+        self._acceleration = weakref.ref(acceleration)
         self._thread = threading.get_ident()
         self._end = time.monotonic() + _MOST_SECONDS
 
     def holds(self) -> bool:
         """True if this is no call of a block or a decorator."""
         if threading.get_ident() != self._thread:
-            while self._setting() is not None and time.monotonic() < self._end:
+            while self._acceleration() is not None and time.monotonic() < self._end:
                 if self.is_over.wait(0.001):
                     break
         return not self.is_over.is_set()
 
 
-def everywhere(is_on: bool) -> Acceleration:
+def everywhere(setting: Setting) -> Acceleration:
     """A setting that holds from now on."""
     global _everywhere
-    setting = Acceleration(is_on)
-    setting._call = _Call(setting)
+    acceleration = Acceleration(setting)
+    acceleration._call = _Call(acceleration)
     with _changing:
-        _everywhere = (*_everywhere, setting._call)
-    return setting
+        _everywhere = (*_everywhere, acceleration._call)
+    return acceleration
 
 
 def _without_last(
@@ -123,22 +146,22 @@ def _without_last(
     return settings
 
 
-def is_on() -> bool:
-    """True if a loop that is traced now is to run as tf_ti's."""
+def current() -> Setting:
+    """The setting for what this thread does now."""
     settings = _within.get()
     if not settings and _is_in_replica():
         # A thread in which tf.distribute traces a replica knows no block; its caller waits in one.
         settings = _entered
     if settings:
-        return settings[-1].is_on
-    return next((call.is_on for call in reversed(_everywhere) if call.holds()), False)
+        return settings[-1].setting
+    return next((call.setting for call in reversed(_everywhere) if call.holds()), Setting())
 
 
 def _is_in_replica() -> bool:
     return tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
 
 
-def while_it_runs(function: Any, is_on: bool) -> Any:
+def while_it_runs(function: Any, setting: Setting) -> Any:
     """The same function, with a setting that holds while it runs."""
     if isinstance(function, ConcreteFunction):
         raise TypeError(
@@ -146,13 +169,13 @@ def while_it_runs(function: Any, is_on: bool) -> Any:
             "tf_ti.accelerate takes the tf.function that it is of"
         )
     if isinstance(function, PolymorphicFunction):
-        return _tf.with_python_function(function, while_it_runs(function.python_function, is_on))
+        return _tf.with_python_function(function, while_it_runs(function.python_function, setting))
     if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(while_it_runs(function.__func__, is_on))
+        return type(function)(while_it_runs(function.__func__, setting))
     if not callable(function) or isinstance(function, type):
         raise TypeError(f"on must be True, False or a function, got {function!r}")
     make = next((make for is_kind, make in _KINDS if _is(is_kind, function)), _plain)
-    accelerated: Any = functools.wraps(function)(make(function, is_on))
+    accelerated: Any = functools.wraps(function)(make(function, setting))
     with contextlib.suppress(ValueError):  # of functions of C that do not tell
         accelerated.__signature__ = inspect.signature(function)
     del accelerated.__wrapped__
@@ -164,41 +187,41 @@ def _is(is_kind: Callable[[Any], bool], function: Any) -> bool:
     return is_kind(function) or is_kind(getattr(function, "__call__", None))  # noqa: B004
 
 
-def _plain(function: Callable[..., Any], is_on: bool) -> Any:
+def _plain(function: Callable[..., Any], setting: Setting) -> Any:
     def accelerated(*args: Any, **kwargs: Any) -> Any:
-        with Acceleration(is_on):
+        with Acceleration(setting):
             return function(*args, **kwargs)
 
     return accelerated
 
 
-def _generator(function: Callable[..., Any], is_on: bool) -> Any:
+def _generator(function: Callable[..., Any], setting: Setting) -> Any:
     def accelerated(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        return (yield from _in_steps(function(*args, **kwargs), is_on))
+        return (yield from _in_steps(function(*args, **kwargs), setting))
 
     return accelerated
 
 
-def _coroutine(function: Callable[..., Any], is_on: bool) -> Any:
+def _coroutine(function: Callable[..., Any], setting: Setting) -> Any:
     async def accelerated(*args: Any, **kwargs: Any) -> Any:
-        return await _in_steps(function(*args, **kwargs), is_on)
+        return await _in_steps(function(*args, **kwargs), setting)
 
     return accelerated
 
 
-def _asynchronous_generator(function: Callable[..., Any], is_on: bool) -> Any:
+def _asynchronous_generator(function: Callable[..., Any], setting: Setting) -> Any:
     async def accelerated(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         steps = function(*args, **kwargs)
         step = steps.asend(None)
         while True:
             try:
-                found = await _in_steps(step, is_on)
+                found = await _in_steps(step, setting)
             except StopAsyncIteration:
                 return
             try:
                 step = steps.asend((yield found))
             except GeneratorExit:
-                await _in_steps(steps.aclose(), is_on)
+                await _in_steps(steps.aclose(), setting)
                 raise
             except BaseException as error:
                 step = steps.athrow(error)
@@ -207,11 +230,11 @@ def _asynchronous_generator(function: Callable[..., Any], is_on: bool) -> Any:
 
 
 @types.coroutine
-def _in_steps(steps: Any, is_on: bool) -> Generator[Any, Any, Any]:
+def _in_steps(steps: Any, setting: Setting) -> Generator[Any, Any, Any]:
     """Runs a generator or a coroutine: the setting holds while it runs, and not while it waits."""
     resume, given = steps.send, None
     while True:
-        with Acceleration(is_on):
+        with Acceleration(setting):
             try:
                 found = resume(given)
             except StopIteration as end:
@@ -219,7 +242,7 @@ def _in_steps(steps: Any, is_on: bool) -> Generator[Any, Any, Any]:
         try:
             resume, given = steps.send, (yield found)
         except GeneratorExit:
-            with Acceleration(is_on):
+            with Acceleration(setting):
                 steps.close()
             raise
         except BaseException as error:

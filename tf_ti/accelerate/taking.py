@@ -18,7 +18,7 @@ class NotTaken(Exception):
 
 def take(traced: _tf.TracedWhile) -> Sequence[tf.Tensor] | None:
     """The tensors that leave a loop, if it is taken; None where TensorFlow is to make its own."""
-    if not _settings.is_on() or traced.is_gradient or traced.is_for_types:
+    if not _settings.current().loops or traced.is_gradient or traced.is_for_types:
         return None
     try:
         _check_place(traced)

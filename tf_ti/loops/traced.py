@@ -251,8 +251,11 @@ def _parameters(op: tf.Operation, index: int) -> list[tf.Tensor | None]:
     """The parameters of the functions of an operation that get one of its inputs."""
     if op.type in OPS:
         loop = TracedLoop.from_op(op)
-        read = [k for k, i in enumerate(loop.condition_inputs) if i == index]
-        return [loop.body.inputs[index], *(loop.condition.inputs[k] for k in read)]
+        found = [loop.body.inputs[index]]
+        if loop.condition is not None:
+            given = zip(loop.condition.inputs, loop.condition_inputs)
+            found += [parameter for parameter, i in given if i == index]
+        return found
     graphs = _graphs.traced_functions(op)
     is_known = op.type in _graphs.WITH_FUNCTIONS
     if not is_known or len(graphs) < len(_graphs.function_names(op.node_def)):

@@ -19,7 +19,7 @@ from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
 from tf_ti.loops.derivatives import checkpoints as _checkpoints, written as _written
 from tf_ti.loops.passes.analysis import Counts
 from tf_ti.loops.passes.step import Unknown
-from tf_ti.loops.traced import READ_BEFORE, TracedLoop
+from tf_ti.loops.traced import READ_BEFORE, ReadBefore, TracedLoop
 from tf_ti.loops.tracing import (
     body as _body,
     custom_gradients as _custom_gradients,
@@ -209,10 +209,12 @@ def _gradients_of_segments(
 def _with_values_before(loop: TracedLoop) -> TracedLoop:
     """The loop with temporary variables, where other operations may have changed the variables."""
     op = None if loop.outer_graph is None else loop.op
-    if loop.read_before is None:
-        loop = _reading_before(loop)
+    values = loop.read_before
+    if values is None:
+        # The op is of a graph of TensorFlow 1, or of a function that was loaded: nothing read yet.
+        values = {} if op is None else _read_before(loop, op)
     tensors = list(loop.tensors)
-    for i, read in loop.read_before.items():
+    for i, read in values.items():
         # Whoever changes the variable waits for the loop, and may not for a read that had no use.
         if op is not None and read.value.op not in op.control_inputs:
             _tf.add_control_input(op, read.value.op)
@@ -225,17 +227,13 @@ def _with_values_before(loop: TracedLoop) -> TracedLoop:
     return dataclasses.replace(loop, tensors=tensors)
 
 
-def _reading_before(loop: TracedLoop) -> TracedLoop:
-    """The loop of an op that comes after reads, which are added to its graph now.
-
-    The graph is one of TensorFlow 1, or of a function that was loaded.
-    """
-    op = loop.op
+def _read_before(loop: TracedLoop, op: tf.Operation) -> Mapping[int, ReadBefore]:
+    """Adds reads to the graph of an op, before the op."""
     with op.graph.as_default(), tf.control_dependencies(None):
         with tf.control_dependencies(op.control_inputs):
             values = loop.values_before()
     setattr(op, READ_BEFORE, values)
-    return dataclasses.replace(loop, read_before=values)
+    return values
 
 
 @_tf.register_gradient("TfTi>TemporaryVariable")

@@ -2,10 +2,11 @@
 
 Extents of a batch are unknown when a loop is traced, but they come from the tensors around it: the
 states begin as `tf.zeros([tf.shape(x)[1], 8])`, say. The shape functions of operations tell whether
-states keep their shapes: they are asked twice, each time with other extents in the place of unknown
-ones, which are the same only where they are known to be. The second ones are larger than all
-numbers in the loop, as a body may cut a state to so many elements. Shapes that values tell are not
-known then, and so not steady.
+states keep their shapes: they are asked with numbers in the place of unknown extents, which are the
+same only where the extents are known to be. A body may cut a state to some number of elements, of
+the loop or of another extent: so they are asked once more for each extent, which is then larger
+than all others, and than all numbers in the loop. Shapes that values tell are not known then, and
+so not steady.
 """
 
 import math
@@ -21,10 +22,7 @@ from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
 # Primes, so that neither sums nor products of some are others.
-_EXTENTS = (
-    (101, 211, 307, 401, 503, 601, 701, 809, 907, 1009),
-    (1103, 1013, 919, 821, 719, 613, 509, 409, 311, 223),
-)
+_EXTENTS = (11, 23, 37, 53, 71, 89, 107, 131, 149, 167)
 # Operations before a loop that compute extents, or tensors of them.
 _OF_EXTENTS = frozenset(
     """
@@ -44,24 +42,29 @@ def is_steady(loop: TracedLoop, tensor: tf.Tensor) -> bool:
     """True if a tensor of the body is known to have the same shape in all iterations."""
     if tensor.shape.is_fully_defined():
         return True
-    small, large = _EXTENTS
-    if not _Sample(loop, small).is_steady(tensor):
+    sample = _Sample(loop, _EXTENTS)
+    if not sample.is_steady(tensor):
         return False
-    base = _room(loop.body)
-    sample = _Sample(loop, [base + extent for extent in large])
-    return sample.is_steady(tensor) and sample.largest_number < base + min(large)
+    largest = _room(loop.body)
+    if sample.largest_number >= largest or _EXTENTS[-1] * 10 > largest:
+        return False
+    others = [
+        [largest if k == place else extent for k, extent in enumerate(_EXTENTS)]
+        for place in range(sample.num_extents)
+    ]
+    return all(_Sample(loop, extents).is_steady(tensor) for extents in others)
 
 
 def _room(graph: _tf.FuncGraph) -> int:
-    """How large each unknown extent may be, so that no tensor of a graph has too many elements."""
+    """How large one unknown extent may be, so that no tensor of a graph has too many elements."""
     room = _MOST_OF_AXIS
     for op in graph.get_operations():
         for tensor in op.outputs:
             dims = tensor.shape.as_list() if tensor.shape.rank is not None else []
             if None in dims:
                 known = math.prod(d for d in dims if d)
-                room = min(room, int((_MOST_OF_TENSOR // known) ** (1 / dims.count(None))))
-    return room if room > _EXTENTS[1][0] else 0
+                room = min(room, _MOST_OF_TENSOR // known // _EXTENTS[-1] ** (dims.count(None) - 1))
+    return room
 
 
 def _number_in(tensor: tf.Tensor) -> int:
@@ -79,11 +82,12 @@ class _Sample:
 
     Attributes:
         largest_number: the largest one that is known in the loop, or before it, and is no extent.
+        num_extents: how many numbers are in use.
     """
 
     def __init__(self, loop: TracedLoop, extents: Sequence[int]):
         self._loop, self._extents = loop, iter(extents)
-        self.largest_number = 0
+        self.largest_number = self.num_extents = 0
         self._tensors: dict[Any, tf.Tensor] = {}  # the sample's, of the loop's and those before it
 
     def is_steady(self, tensor: tf.Tensor) -> bool:
@@ -145,6 +149,7 @@ class _Sample:
             self.largest_number = max(self.largest_number, _number_in(tensor))
             return tf.constant(known, tensor.dtype)
         dims = [next(self._extents) if d is None else d for d in tensor.shape.as_list()]
+        self.num_extents += tensor.shape.as_list().count(None)
         return tf.compat.v1.placeholder(tensor.dtype, dims)
 
     def _add(self, op: tf.Operation) -> None:

@@ -337,14 +337,15 @@ class _Copier:
                 self.copy(op, (), inline)
 
     def _is_plain(self, op: tf.Operation) -> bool:
-        """True if a copy has no functions, no account and no custom gradient, and is not nothing."""
+        """True if a copy has no functions, no account and no custom gradient, and is no NoOp."""
         is_other = op in self.others or op.type == "NoOp" or hasattr(op, "tf_ti_account")
         if is_other or getattr(op, "tf_ti_gradient", None) is not None:
             return False
         return not any(attr.func.name or attr.list.func for attr in op.node_def.attr.values())
 
     def _import(self, operations: Sequence[tf.Operation]) -> None:
-        nodes, inputs, names = [], {}, {op.name for op in operations}
+        nodes, names = [], {op.name for op in operations}
+        inputs: dict[str, tf.Tensor] = {}
         for op in operations:
             node = op.node_def
             for key in list(node.attr):
@@ -352,7 +353,9 @@ class _Copier:
                     del node.attr[key]
             del node.input[len(op.inputs) :]
             node.input.extend(f"^{c.name}" for c in op.control_inputs if c.name in names)
-            inputs.update((t.name, self.tensors[t.ref()]) for t in op.inputs if t.op.name not in names)
+            inputs.update(
+                (t.name, self.tensors[t.ref()]) for t in op.inputs if t.op.name not in names
+            )
             nodes.append(node)
         for op, copied in zip(operations, _tf.import_operations(nodes, inputs), strict=True):
             for control in op.control_inputs:

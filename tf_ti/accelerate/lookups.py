@@ -1,0 +1,75 @@
+"""A look-up of TensorFlow's, of embeddings of sparse or ragged ids, becomes a bag of tf_ti."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti._arguments import host_number, on_host
+from tf_ti.accelerate import reports as _reports, settings as _settings
+from tf_ti.bags import arguments as _arguments
+from tf_ti.bags.ops import FLOATS, HALVES, Bags
+from tf_ti.bags.pooling import Lookup, pool
+
+
+def take(lookup: _tf.SparseLookup) -> tf.Tensor | None:
+    """The rows of a look-up's bags, if it is taken; None where TensorFlow is to look them up."""
+    if not _settings.current().lookups:
+        return None
+    tables = [_table(table) for table in lookup.tables]
+    reason = _reason(lookup, tables)
+    if not tf.executing_eagerly():  # where calls would cost more by it than they save
+        _reports.add(reason is None, reason or "an embedding bag")
+    return None if reason else pool(_arguments.checked(_lookup(lookup, tables)))
+
+
+def _table(value: Any) -> Any:
+    """A table as tf_ti reads it; others, as of Keras with its casts, become tensors before."""
+    if isinstance(value, tf.Variable) and _tf.unwrap_variable(value) is value:
+        return value
+    return tf.convert_to_tensor(value)
+
+
+def _reason(lookup: _tf.SparseLookup, tables: list[Any]) -> str | None:
+    """Why a look-up is TensorFlow's; None if it is not."""
+    if not _tf.orders_effects():
+        return "it is part of a graph of TensorFlow 1"
+    if _tf.expects_xla():
+        return "XLA compiles it"
+    if any(table.dtype not in FLOATS or table.shape.rank in (0, None) for table in tables):
+        return "its table is none of floats, or of an unknown rank"
+    if any(isinstance(table, tf.Variable) and not hasattr(table, "handle") for table in tables):
+        return "its table is a variable of TensorFlow 1"
+    given = [lookup.ids, lookup.segment_ids]
+    given += [] if lookup.weights is None else [lookup.weights]
+    if lookup.ids.dtype not in (tf.int32, tf.int64) or any(t.shape.rank != 1 for t in given):
+        return "its ids are no list of int32 or int64"
+    return None
+
+
+def _lookup(lookup: _tf.SparseLookup, values: list[Any]) -> Lookup:
+    ids, segment_ids = lookup.ids, lookup.segment_ids
+    dtype, weights = values[0].dtype, lookup.weights
+    if weights is not None:
+        weights = tf.cast(weights, tf.float32 if dtype in HALVES else dtype)
+        if any(isinstance(value, tf.Variable) for value in values) and _may_record():
+            # A gradient of the weights is of the rows as they are now.
+            strategy = lookup.partition_strategy
+            values = [tf.compat.v1.nn.embedding_lookup(values, ids, partition_strategy=strategy)]
+            ids = tf.range(tf.size(ids, ids.dtype), dtype=ids.dtype)
+    with on_host():
+        # There are as many bags as the last one says, which is 0 where no bag is.
+        last = tf.reduce_max(tf.concat([segment_ids[-1:], tf.constant([-1], segment_ids.dtype)], 0))
+        count = host_number(last + 1, tf.int64)
+    bags = Bags("segments", ids, segment_ids, count, weights=weights, reduction=lookup.combiner)
+    return Lookup(
+        [_arguments.to_table(value) for value in values],
+        bags,
+        lookup.max_norm,
+        partition_strategy=lookup.partition_strategy,
+        name=lookup.name,
+    )
+
+
+def _may_record() -> bool:
+    return not tf.executing_eagerly() or _tf.is_recording()
