@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_ti
-from benchmarks import accelerate_jobs, harness
+from benchmarks import accelerate_jobs, accelerate_strangers, harness
 
 THREADS = 2
 THEIRS, OURS = "TensorFlow's loops", "under tf_ti.accelerate"
@@ -36,6 +36,8 @@ def run(quick: bool) -> Iterator[harness.Table]:
     gradients = {name: _gradient(function) for name, function in programs.items()}
     yield from _tables("Their gradients", gradients, [tf.constant(XS)], 0.15, repeats, burst)
     yield from _tables("Heavy bodies", _heavy(), [], 0.95, repeats, burst)
+    strangers = accelerate_strangers.of_strangers()
+    yield from _tables("Programs of tutorials", strangers, [], 0.3, repeats, burst)
     yield from _tables("Look-ups of embeddings", _lookups(), [], 0.5, repeats, burst)
     jobs = harness.if_installed(accelerate_jobs.of_tensorflow_probability)
     if jobs is not None:

@@ -364,8 +364,7 @@ It shares the memory of its value until one of the two is written.
 
 value: The value.
 resource: The variable's handle.
-is_for_xla: True if functions that XLA compiles read it. They find variables by name, so
-    it lives as long as the step.
+is_for_xla: True if functions that XLA compiles read it. They find variables by name.
 )doc");
 
 REGISTER_OP("TfTi>ListIndex")

@@ -248,6 +248,69 @@ def test_jacobians(way, place):
         np.testing.assert_allclose(found, right, 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("way", [by_scan, by_while_loop])
+@pytest.mark.parametrize("is_in_a_loop", [False, True])
+def test_second_gradients_of_a_loop_in_a_branch(way, place, is_in_a_loop):
+    """TensorFlow's gradients of branches and loops take no variables that were made inside."""
+    reset()
+
+    def surrounded(run, y):
+        if is_in_a_loop:
+            loop = tf.while_loop(lambda k, _: k < 2, lambda k, y: (k + 1, run(y)), (0, y))
+            return loop[1]
+        return tf.cond(y > -1e9, lambda: run(y), lambda: y)
+
+    def second(run, y):
+        with tf.GradientTape() as outer:
+            outer.watch(y)
+            with tf.GradientTape() as tape:
+                tape.watch(y)
+                value = run(y)
+            slopes = [tf.convert_to_tensor(g) for g in tape.gradient(value, [y, V])]
+            total = tf.sin(slopes[0]) + slopes[1] ** 2
+        return [tf.convert_to_tensor(g) for g in outer.gradient(total, [y, V])]
+
+    def by_python(y):
+        times = 3 * (1 + is_in_a_loop) * (1 + (place in (in_a_loop, in_a_loop_of_tensorflow)))
+        for _ in range(times):
+            y = use_densely(y)
+        return y
+
+    def call(y):
+        return surrounded(lambda y: way(lambda y: place(use_densely, y), y), y)
+
+    found = tf.function(lambda y: second(call, y), autograph=False)(X)
+    np.testing.assert_allclose(found, second(by_python, X), 1e-4, 1e-6)
+
+
+def test_values_of_before_do_not_stay(run_program):
+    """An eager step after the other, which changes a variable of 40 MB that XLA has read."""
+    run_program(
+        """
+        import resource
+        import tensorflow as tf
+        import tf_ti
+
+        v = tf.Variable(tf.ones([10_000_000]))
+        read = tf.function(lambda x: x * tf.reduce_sum(v) * 1e-7, jit_compile=True)
+        x = tf.constant(1.0)
+
+        def step():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf_ti.scan(lambda s, _: (s + read(s), None), x, length=2)[0]
+            tape.gradient(y, x)
+            v.assign_add(tf.zeros([10_000_000]))
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+        before = [step() for _ in range(4)][-1]
+        after = [step() for _ in range(10)][-1]
+        assert after - before < 100, (before, after)
+        """
+    )
+
+
 def test_clusters_that_tensorflow_makes_for_xla(run_program):
     run_program(
         """

@@ -547,6 +547,9 @@ FAILING = {
     "a filter of volumes": lambda n, e: tf.nn.conv3d(
         tf.zeros([1, n, 2, 2, 1]), tf.ones([2, 1, 1, 1, 1]), [1] * 5, "VALID"
     ),
+    "a filter of many channels": lambda n, e: tf.nn.conv2d(
+        tf.zeros([1, 2, 2, n]), tf.ones([1, 1, 3, 1]), 1, "SAME"
+    ),
     "a mirror": lambda n, e: tf.pad(e, [[1, 1]], "REFLECT"),
     "even parts": lambda n, e: tf.split(tf.zeros([n + 3]), 2)[0],
     "a larger image": lambda n, e: tf.image.resize(tf.zeros([1, n, 2, 1]), [4, 4]),

@@ -174,11 +174,12 @@ class TracedLoop:
         for i, operations in readers.items():
             spec = _tf.spec_inside(self.body.inputs[i]) or _tf.spec_inside(self.tensors[i])
             looks_up = any(op is None or op.type in _tf.READS - _DENSE for op in operations)
-            if spec is None or (looks_up and _is_large(spec.shape)):
-                continue
-            (handle,) = _tf.captured([self.tensors[i]])
+            handle = self.tensors[i]
             if tf.is_symbolic_tensor(handle) and handle.op.type == TEMPORARY:
                 continue
+            if spec is None or (looks_up and _is_large(spec.shape)):
+                continue
+            (handle,) = _tf.captured([handle])
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
             value.set_shape(spec.shape)
             is_for_xla = any(op is not None and _graphs.is_compiled(op) for op in operations)
@@ -235,16 +236,22 @@ def operations_inside(op: tf.Operation, index: int) -> Iterator[tf.Operation | N
 
     None stands for operations that nobody knows.
     """
-    for parameter in _parameters(op, index):
+    seen: set[Any] = set()
+    parameters = _parameters(op, index)
+    while parameters:
+        parameter = parameters.pop()
         if parameter is None:
             yield None
             continue
+        if parameter.ref() in seen:
+            continue
+        seen.add(parameter.ref())
         for reader in parameter.consumers():
             yield reader
             if _graphs.function_names(reader.node_def):
-                for k, tensor in enumerate(reader.inputs):
-                    if tensor is parameter:
-                        yield from operations_inside(reader, k)
+                places = [k for k, tensor in enumerate(reader.inputs) if tensor is parameter]
+                for k in places:
+                    parameters += _parameters(reader, k)
 
 
 def _parameters(op: tf.Operation, index: int) -> list[tf.Tensor | None]:

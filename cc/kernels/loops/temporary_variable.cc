@@ -2,11 +2,12 @@
 // variables, which may have changed since the loop ran.
 #include <atomic>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/kernel.h"
 #include "cc/status.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -16,12 +17,50 @@
 namespace tf_ti {
 
 using tensorflow::AllocatorAttributes;
+using tensorflow::DMAHelper;
 using tensorflow::OpKernelContext;
 using tensorflow::ResourceHandle;
+using tensorflow::ResourceMgr;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
+using tensorflow::Var;
 
 namespace {
+
+constexpr char kContainer[] = "tf_ti_temporary_variables";
+
+// The memory of a value. With it a variable of the same value ends that has a name: functions that
+// XLA compiles find variables by name, and not by their handles.
+class NamedMemory : public tensorflow::TensorBuffer {
+ public:
+  NamedMemory(const Tensor& value, ResourceMgr* resources, std::string name)
+      : TensorBuffer(DMAHelper::buffer(&value)->data()),
+        value_(value),
+        resources_(resources),
+        name_(std::move(name)) {}
+  ~NamedMemory() override { resources_->Delete<Var>(kContainer, name_).IgnoreError(); }
+
+  size_t size() const override { return DMAHelper::buffer(&value_)->size(); }
+  TensorBuffer* root_buffer() override { return DMAHelper::buffer(&value_)->root_buffer(); }
+  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
+    DMAHelper::buffer(&value_)->FillAllocationDescription(description);
+  }
+  tensorflow::AllocatorMemoryType GetMemoryType() const override {
+    return DMAHelper::buffer(&value_)->GetMemoryType();
+  }
+
+ private:
+  Tensor value_;
+  ResourceMgr* const resources_;
+  const std::string name_;
+};
+
+Var* VariableOf(const Tensor& value) {
+  auto* const variable = new Var(value.dtype());
+  *variable->tensor() = value;
+  variable->is_initialized = true;
+  return variable;
+}
 
 class TemporaryVariableOp : public SafeKernel {
  public:
@@ -34,30 +73,35 @@ class TemporaryVariableOp : public SafeKernel {
  private:
   absl::Status Run(OpKernelContext* ctx) override {
     const Tensor& value = ctx->input(0);
-    auto* const variable = new tensorflow::Var(value.dtype());
-    const tensorflow::core::ScopedUnref unref(variable);
-    *variable->tensor() = value;
-    variable->is_initialized = true;
     AllocatorAttributes attributes;
     attributes.set_on_host(true);
-    Tensor* handle;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({}), &handle, attributes));
-    return MakeHandle(ctx, variable, value, &handle->scalar<ResourceHandle>()());
-  }
-
-  absl::Status MakeHandle(OpKernelContext* ctx, tensorflow::Var* variable, const Tensor& value,
-                          ResourceHandle* handle) const {
-    const std::vector<tensorflow::DtypeAndPartialTensorShape> types{{value.dtype(), value.shape()}};
-    variable->Ref();
-    if (!is_for_xla_ || ctx->step_container() == nullptr) {
-      *handle = ResourceHandle::MakeRefCountingHandle(variable, ctx->device()->name(), types);
+    Tensor* output;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({}), &output, attributes));
+    ResourceHandle* const handle = &output->scalar<ResourceHandle>()();
+    if (!is_for_xla_) {
+      *handle = HandleOf(ctx, value);
       return absl::OkStatus();
     }
     static std::atomic<int64_t> number{0};
-    const std::string name = absl::StrCat("tf_ti_temporary_variable_", number++);
-    *handle = ctx->step_container()->MakeResourceHandle<tensorflow::Var>(name, *ctx->device());
-    handle->set_dtypes_and_shapes(types);
-    return ctx->step_container()->Create(ctx->resource_manager(), name, variable);
+    const std::string name = absl::StrCat(number++);
+    ResourceMgr* const resources = ctx->resource_manager();
+    TF_RETURN_IF_ERROR(resources->Create(kContainer, name, VariableOf(value)));
+    if (DMAHelper::buffer(&value) == nullptr) {  // it has no elements, and the name stays
+      *handle = HandleOf(ctx, value);
+    } else {
+      auto* const memory = new NamedMemory(value, resources, name);
+      *handle = HandleOf(ctx, Tensor(value.dtype(), value.shape(), memory));
+      memory->Unref();  // the tensor has it
+    }
+    handle->set_container(kContainer);
+    handle->set_name(name);
+    return absl::OkStatus();
+  }
+
+  // The last copy of the handle ends the variable.
+  static ResourceHandle HandleOf(OpKernelContext* ctx, const Tensor& value) {
+    return ResourceHandle::MakeRefCountingHandle(VariableOf(value), ctx->device()->name(),
+                                                 {{value.dtype(), value.shape()}});
   }
 
   bool is_for_xla_;

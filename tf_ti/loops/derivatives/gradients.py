@@ -19,7 +19,7 @@ from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
 from tf_ti.loops.derivatives import checkpoints as _checkpoints, written as _written
 from tf_ti.loops.passes.analysis import Counts
 from tf_ti.loops.passes.step import Unknown
-from tf_ti.loops.traced import READ_BEFORE, ReadBefore, TracedLoop
+from tf_ti.loops.traced import READ_BEFORE, TEMPORARY, ReadBefore, TracedLoop
 from tf_ti.loops.tracing import (
     body as _body,
     custom_gradients as _custom_gradients,
@@ -213,18 +213,36 @@ def _with_values_before(loop: TracedLoop) -> TracedLoop:
     if values is None:
         # The op is of a graph of TensorFlow 1, or of a function that was loaded: nothing read yet.
         values = {} if op is None else _read_before(loop, op)
-    tensors = list(loop.tensors)
+    tensors = [_made_here(tensor) for tensor in loop.tensors]
     for i, read in values.items():
         # Whoever changes the variable waits for the loop, and may not for a read that had no use.
         if op is not None and read.value.op not in op.control_inputs:
             _tf.add_control_input(op, read.value.op)
-        variable = ops.tf_ti_temporary_variable(read.value, is_for_xla=read.is_for_xla)
-        if tf.is_symbolic_tensor(variable):
-            _tf.keep_out_of_clusters(variable.op)
-        else:
-            _tf.copy_handle_data(tensors[i], variable)
-        tensors[i] = variable
+        tensors[i] = _temporary_variable(read, tensors[i])
     return dataclasses.replace(loop, tensors=tensors)
+
+
+def _made_here(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor, but a temporary variable of another graph once more, of the same value.
+
+    The gradient of a tf.cond or a tf.while_loop takes no variable that was made inside of these.
+    """
+    if not tf.is_symbolic_tensor(tensor) or tensor.op.type != TEMPORARY:
+        return tensor
+    if tensor.graph is tf.compat.v1.get_default_graph():
+        return tensor
+    read = ReadBefore(tensor.op.inputs[0], tensor.op.get_attr("is_for_xla"))
+    return _temporary_variable(read, tensor)
+
+
+def _temporary_variable(read: ReadBefore, handle: tf.Tensor) -> tf.Tensor:
+    """The handle of a variable that has a value which was read from another one."""
+    made = ops.tf_ti_temporary_variable(read.value, is_for_xla=read.is_for_xla)
+    if tf.is_symbolic_tensor(made):
+        _tf.keep_out_of_clusters(made.op)
+    else:
+        _tf.copy_handle_data(handle, made)
+    return made
 
 
 def _read_before(loop: TracedLoop, op: tf.Operation) -> Mapping[int, ReadBefore]:
@@ -236,7 +254,7 @@ def _read_before(loop: TracedLoop, op: tf.Operation) -> Mapping[int, ReadBefore]
     return values
 
 
-@_tf.register_gradient("TfTi>TemporaryVariable")
+@_tf.register_gradient(TEMPORARY)
 @_tf.do_not_convert
 def _temporary_variable_gradient(op: tf.Operation, grad: Any) -> Any:
     """The gradient of a handle is its variable's."""

@@ -77,9 +77,8 @@ def may_fail(op: tf.Operation, is_stacked: Sequence[bool], outside: Outside) -> 
         return True
     if op.type in _KNOWN and not op.inputs[0].shape[_KNOWN[op.type]].is_fully_defined():
         return True
-    if op.type in _FILTERS and op.get_attr("padding") != b"SAME":
-        images, filters = (t.shape for t in op.inputs)
-        return not (images[1:].is_fully_defined() and filters.is_fully_defined())
+    if op.type in _FILTERS:
+        return not _has_known_windows(op)
     if op.type in _SPLIT:
         data, axis = (op.inputs[k] for k in _SPLIT[op.type])
         return _tf.known_extent(data, int(tf.get_static_value(axis))) is None
@@ -93,6 +92,17 @@ def may_fail(op: tf.Operation, is_stacked: Sequence[bool], outside: Outside) -> 
     if op.type in _ELEMENTS:
         return not _has_elements(op)
     return is_once and _depends_on_values(op, outside)
+
+
+def _has_known_windows(op: tf.Operation) -> bool:
+    """True if the extents are known that decide whether filters fit images."""
+    images, filters = (t.shape for t in op.inputs)
+    if images.rank is None or not filters.is_fully_defined():
+        return False
+    if op.get_attr("padding") != b"SAME":
+        return images[1:].is_fully_defined()
+    channels = 1 if op.get_attr("data_format") in (b"NCHW", b"NCDHW") else -1
+    return images.as_list()[channels] is not None
 
 
 def _depends_on_values(op: tf.Operation, outside: Outside) -> bool:
