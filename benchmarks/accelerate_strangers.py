@@ -158,28 +158,29 @@ def _returns() -> Callable[[], Any]:
     return returns
 
 
-_SCORES, _MOVES = _normal(30, 8, 12), _normal(12, 12)
-
-
 def _conditional_random_field() -> Callable[[], Any]:
+    scores, moves = _normal(30, 8, 12), _normal(12, 12)
+
     def loss() -> tf.Tensor:
         def forward(alpha: tf.Tensor, score: tf.Tensor) -> tf.Tensor:
-            return tf.reduce_logsumexp(alpha[:, :, None] + _MOVES, 1) + score
+            return tf.reduce_logsumexp(alpha[:, :, None] + moves, 1) + score
 
-        alpha = tf.foldl(forward, _SCORES[1:], _SCORES[0])
+        alpha = tf.foldl(forward, scores[1:], scores[0])
         return tf.reduce_mean(tf.reduce_logsumexp(alpha, -1))
 
-    return _gradients(loss, [_SCORES, _MOVES])
+    return _gradients(loss, [scores, moves])
 
 
 def _viterbi() -> Callable[[], Any]:
+    scores, moves = _normal(30, 8, 12), _normal(12, 12)
+
     def decode() -> Any:
         def forward(trellis: Any, score: tf.Tensor) -> Any:
-            values = trellis[0][:, :, None] + _MOVES
+            values = trellis[0][:, :, None] + moves
             return tf.reduce_max(values, 1) + score, tf.argmax(values, 1, tf.int32)
 
-        start = _SCORES[0], tf.zeros([8, 12], tf.int32)
-        values, pointers = tf.scan(forward, _SCORES[1:], start)
+        start = scores[0], tf.zeros([8, 12], tf.int32)
+        values, pointers = tf.scan(forward, scores[1:], start)
         last = tf.argmax(values[-1], -1, tf.int32)
 
         def backward(tag: tf.Tensor, pointer: tf.Tensor) -> tf.Tensor:
@@ -191,18 +192,18 @@ def _viterbi() -> Callable[[], Any]:
 
 
 def _kalman() -> Callable[[], Any]:
-    observed = _normal(80, 2)
-    move = tf.constant(
-        [[1.0, 0.0, 0.1, 0.0], [0.0, 1.0, 0.0, 0.1], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
-    )
-    seen, noise = tf.eye(2, 4), tf.constant(0.1)
+    """The likelihood of what was seen of a point that moves, and its gradient."""
+    observed = tf.cast(_normal(80, 2), tf.float64)
+    move = tf.eye(4, dtype=tf.float64) + tf.cast(tf.linalg.diag([0.1, 0.1], k=2), tf.float64)
+    seen, noise = tf.eye(2, 4, dtype=tf.float64), tf.constant(0.1, tf.float64)
+    unit, small = tf.eye(4, dtype=tf.float64), tf.eye(2, dtype=tf.float64)
 
     def likelihood() -> tf.Tensor:
-        mean, cov, total = tf.zeros([4, 1]), tf.eye(4), tf.constant(0.0)
+        mean, cov, total = tf.zeros([4, 1], tf.float64), unit, tf.constant(0.0, tf.float64)
         for y in observed:
-            mean, cov = move @ mean, move @ cov @ tf.transpose(move) + noise * tf.eye(4)
+            mean, cov = move @ mean, move @ cov @ tf.transpose(move) + noise * unit
             error = y[:, None] - seen @ mean
-            spread = seen @ cov @ tf.transpose(seen) + 0.5 * tf.eye(2)
+            spread = seen @ cov @ tf.transpose(seen) + 0.5 * small
             factor = tf.linalg.cholesky(spread)
             gain = tf.transpose(tf.linalg.cholesky_solve(factor, seen @ cov))
             mean, cov = mean + gain @ error, cov - gain @ seen @ cov
