@@ -31,7 +31,7 @@ UNEXPORTED = {
     "tf_ti.loops.passes.step.Mention",
     "tf_ti.openvino.states.State",
 }
-DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(?:\w+):: (tf_ti[\w.]*)$", re.MULTILINE)
+DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(?:\w+):: (tf_ti[\w.]*)(?:\(\))?$", re.MULTILINE)
 # The code that reads variables, and what sets them for a part of it.
 CODE = ("Makefile", "bazel", "benchmarks", "cc", "gpu_check", "tests", "tf_ti")
 READ = re.compile(
