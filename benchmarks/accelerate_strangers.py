@@ -107,7 +107,7 @@ def _generation() -> Callable[[], Any]:
 
 
 def _roll_out() -> Callable[[], Any]:
-    """An episode of a cart with a pole, and the gradient of what an actor and a critic lose."""
+    """An actor and a critic play an episode of a cart with a pole, and get their gradients."""
     w, actor, critic = _normal(4, 32, scale=0.3), _normal(32, 2, scale=0.3), _normal(32, 1)
 
     def move(state: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
@@ -141,7 +141,7 @@ def _roll_out() -> Callable[[], Any]:
 
 
 def _returns() -> Callable[[], Any]:
-    """Discounted sums of what is to come, in a loop over reversed rewards."""
+    """A loop over reversed rewards sums the discounted later rewards."""
     rewards = _normal(200)
 
     def returns() -> tf.Tensor:
@@ -192,7 +192,7 @@ def _viterbi() -> Callable[[], Any]:
 
 
 def _kalman() -> Callable[[], Any]:
-    """The likelihood of what was seen of a point that moves, and its gradient."""
+    """The filter computes the likelihood of a moving point's positions, and its gradient."""
     observed = tf.cast(_normal(80, 2), tf.float64)
     move = tf.eye(4, dtype=tf.float64) + tf.cast(tf.linalg.diag([0.1, 0.1], k=2), tf.float64)
     seen, noise = tf.eye(2, 4, dtype=tf.float64), tf.constant(0.1, tf.float64)

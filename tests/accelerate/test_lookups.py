@@ -218,6 +218,22 @@ def test_what_is_taken_and_what_is_not():
     assert ours in types_of(tf_ti.accelerate(lookups=True)(call))
 
 
+@pytest.mark.parametrize("most", [tf.constant(1.2), np.float32(1.2), 0.0])
+def test_each_max_norm_that_tensorflow_takes(most):
+    table, ids = variable(tf.float32), sparse(tf.int64)
+    check(lambda: tf.nn.embedding_lookup_sparse(table, ids, None, max_norm=most), [table])
+
+
+def test_a_graph_of_tensorflow_1_gets_nothing_more():
+    def graph_of(lookups):
+        with tf.Graph().as_default() as graph, tf_ti.accelerate(lookups=lookups):
+            table = tf.compat.v1.get_variable("table", [12, 3])
+            tf.nn.embedding_lookup_sparse(table, sparse(tf.int64), None)
+        return [op.name for op in graph.get_operations()]
+
+    assert graph_of(True) == graph_of(False)
+
+
 @pytest.mark.parametrize("value", [None, 1, "yes"])
 def test_lookups_is_a_bool(value):
     with pytest.raises(TypeError, match="lookups must be True or False"):

@@ -102,7 +102,7 @@ def test_the_first_iteration_that_fails_is_named(fails_at):
 
 @pytest.mark.parametrize("where", ["body", "condition", "both"])
 def test_an_error_of_a_function_leaves_earlier_iterations_alone(where):
-    """TensorFlow cancels what an error's function was called with, functions that begin later."""
+    """TensorFlow cancels the manager of a function that fails: others with it do not begin."""
 
     def checked(k, fails_at):
         def fail():

@@ -1,4 +1,4 @@
-"""Variables that change between a loop and its gradient, which is of the values from before.
+"""Variables change between a loop and its gradient, which uses the values from before.
 
 The oracle is the loop unrolled in Python. Each body reads its variables in a function of its own: a
 gradient runs that function again.
@@ -163,7 +163,7 @@ def test_a_loaded_function(place, is_inside, tmp_path):
 
 
 def test_a_graph_of_tensorflow_1():
-    """There the program orders what changes a variable after the loop, by control dependencies."""
+    """The program's control dependencies let a variable change after the loop."""
     with tf.Graph().as_default():
         v = tf.compat.v1.get_variable("v", initializer=2.0, use_resource=True)
         x = tf.constant(1.5)

@@ -23,7 +23,7 @@ def transposed_convolution(x):
     )
 
 
-# Of images whose channels come first.
+# These operations take images whose channels come first.
 CHANNELS_FIRST = {
     "convolution": lambda x: tf.nn.conv2d(x, FILTERS, 1, "SAME", "NCHW"),
     "convolution and bias": lambda x: tf.tanh(
@@ -43,7 +43,7 @@ CHANNELS_FIRST = {
 }
 
 
-# Of images whose channels come last.
+# These operations take images whose channels come last.
 CONVOLUTIONS = {
     "dilated": lambda x: tf.nn.conv2d(x, FILTERS, 1, "SAME", dilations=2),
     "dilated in one dimension": lambda x: tf.nn.conv2d(x, FILTERS, 1, "SAME", dilations=[1, 3]),

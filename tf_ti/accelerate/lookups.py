@@ -1,5 +1,6 @@
 """A look-up of TensorFlow's, of embeddings of sparse or ragged ids, becomes a bag of tf_ti."""
 
+import numbers
 from typing import Any
 
 import tensorflow as tf
@@ -16,11 +17,37 @@ def take(lookup: _tf.SparseLookup) -> tf.Tensor | None:
     """The rows of a look-up's bags, if it is taken; None where TensorFlow is to look them up."""
     if not _settings.current().lookups:
         return None
-    tables = [_table(table) for table in lookup.tables]
-    reason = _reason(lookup, tables)
-    if not tf.executing_eagerly():  # where calls would cost more by it than they save
+    reason = _reason(lookup)
+    if not tf.executing_eagerly():  # where a line of the report would cost more than it tells
         _reports.add(reason is None, reason or "an embedding bag")
-    return None if reason else pool(_arguments.checked(_lookup(lookup, tables)))
+    return None if reason else pool(_arguments.checked(_lookup(lookup)))
+
+
+def _reason(lookup: _tf.SparseLookup) -> str | None:
+    """Why a look-up is TensorFlow's; None if it is not."""
+    if not _tf.orders_effects():
+        return "it is part of a graph of TensorFlow 1"
+    if _tf.expects_xla():
+        return "XLA compiles it"
+    if not all(map(_is_table, lookup.tables)):
+        return "its table is none of floats, or of an unknown rank"
+    given = [lookup.ids, lookup.segment_ids]
+    given += [] if lookup.weights is None else [lookup.weights]
+    if lookup.ids.dtype not in (tf.int32, tf.int64) or any(t.shape.rank != 1 for t in given):
+        return "its ids are no list of int32 or int64"
+    most = lookup.max_norm
+    if most is not None and not (isinstance(most, numbers.Real) and most > 0):
+        return "its max_norm is no number of Python above 0"
+    return None
+
+
+def _is_table(value: Any) -> bool:
+    """True for what has a type of floats, and a rank; a variable of TensorFlow 1 has no handle."""
+    if not hasattr(value, "dtype") or tf.as_dtype(value.dtype) not in FLOATS:
+        return False
+    if isinstance(value, tf.Variable) and not hasattr(value, "handle"):
+        return False
+    return tf.TensorShape(value.shape).rank not in (0, None)
 
 
 def _table(value: Any) -> Any:
@@ -30,24 +57,8 @@ def _table(value: Any) -> Any:
     return tf.convert_to_tensor(value)
 
 
-def _reason(lookup: _tf.SparseLookup, tables: list[Any]) -> str | None:
-    """Why a look-up is TensorFlow's; None if it is not."""
-    if not _tf.orders_effects():
-        return "it is part of a graph of TensorFlow 1"
-    if _tf.expects_xla():
-        return "XLA compiles it"
-    if any(table.dtype not in FLOATS or table.shape.rank in (0, None) for table in tables):
-        return "its table is none of floats, or of an unknown rank"
-    if any(isinstance(table, tf.Variable) and not hasattr(table, "handle") for table in tables):
-        return "its table is a variable of TensorFlow 1"
-    given = [lookup.ids, lookup.segment_ids]
-    given += [] if lookup.weights is None else [lookup.weights]
-    if lookup.ids.dtype not in (tf.int32, tf.int64) or any(t.shape.rank != 1 for t in given):
-        return "its ids are no list of int32 or int64"
-    return None
-
-
-def _lookup(lookup: _tf.SparseLookup, values: list[Any]) -> Lookup:
+def _lookup(lookup: _tf.SparseLookup) -> Lookup:
+    values = [_table(table) for table in lookup.tables]
     ids, segment_ids = lookup.ids, lookup.segment_ids
     dtype, weights = values[0].dtype, lookup.weights
     if weights is not None:

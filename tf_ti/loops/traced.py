@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti._library import ops
 from tf_ti.loops.spec import OPS, Input, LoopSpec, Output
 from tf_ti.loops.tracing import body as _body, graphs as _graphs
 from tf_ti.loops.tracing.body import Body
@@ -34,6 +35,20 @@ class ReadBefore:
 
     value: tf.Tensor
     is_for_xla: bool
+
+    @classmethod
+    def of(cls, op: tf.Operation) -> "ReadBefore":
+        """What an operation that makes a variable was made of."""
+        return cls(op.inputs[0], op.get_attr("is_for_xla"))
+
+    def variable(self, handle: tf.Tensor) -> tf.Tensor:
+        """The handle of a new variable that has the value and the type of another handle's."""
+        made = ops.tf_ti_temporary_variable(self.value, is_for_xla=self.is_for_xla)
+        if tf.is_symbolic_tensor(made):
+            _tf.keep_out_of_clusters(made.op)
+        else:
+            _tf.copy_handle_data(handle, made)
+        return made
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

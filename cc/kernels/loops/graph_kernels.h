@@ -18,7 +18,7 @@ using NodeReplacements =
 
 // Returns true for an operation for which TensorFlow's own kernel for CPUs lacks a case, or is
 // wrong: images whose channels come first, dilations, gradients of both and of groups, strides
-// beyond the filters of volumes, sums of half precision. There a replacement runs, whatever the
+// beyond the filters of volumes, sums of half precision. A replacement runs for these arrays of all
 // sizes.
 bool NeedsReplacement(const tensorflow::Node& node);
 

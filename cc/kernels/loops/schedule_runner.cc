@@ -158,7 +158,7 @@ class Values {
 };
 
 // Gives kernels a cancellation manager of their own. The error of a function that a kernel calls
-// cancels the kernel's manager, and with it whatever else has that manager.
+// cancels the kernel's manager, and all other functions that were called with that manager.
 class OwnCancellation {
  public:
   explicit OwnCancellation(OpKernelContext::Params* params) {

@@ -174,7 +174,7 @@ class AsyncRun {
     return status.ok();
   }
 
-  // What the run has kept may refer to what ends with the kernel.
+  // The kernel's cancellation manager ends after `done`, and the run may refer to it.
   void Finish(const absl::Status& status) {
     ctx_->SetStatus(status);
     const tensorflow::AsyncOpKernel::DoneCallback done = done_;

@@ -218,7 +218,7 @@ def _with_values_before(loop: TracedLoop) -> TracedLoop:
         # Whoever changes the variable waits for the loop, and may not for a read that had no use.
         if op is not None and read.value.op not in op.control_inputs:
             _tf.add_control_input(op, read.value.op)
-        tensors[i] = _temporary_variable(read, tensors[i])
+        tensors[i] = read.variable(tensors[i])
     return dataclasses.replace(loop, tensors=tensors)
 
 
@@ -231,18 +231,7 @@ def _made_here(tensor: tf.Tensor) -> tf.Tensor:
         return tensor
     if tensor.graph is tf.compat.v1.get_default_graph():
         return tensor
-    read = ReadBefore(tensor.op.inputs[0], tensor.op.get_attr("is_for_xla"))
-    return _temporary_variable(read, tensor)
-
-
-def _temporary_variable(read: ReadBefore, handle: tf.Tensor) -> tf.Tensor:
-    """The handle of a variable that has a value which was read from another one."""
-    made = ops.tf_ti_temporary_variable(read.value, is_for_xla=read.is_for_xla)
-    if tf.is_symbolic_tensor(made):
-        _tf.keep_out_of_clusters(made.op)
-    else:
-        _tf.copy_handle_data(handle, made)
-    return made
+    return ReadBefore.of(tensor.op).variable(tensor)
 
 
 def _read_before(loop: TracedLoop, op: tf.Operation) -> Mapping[int, ReadBefore]:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti._library import ops
 from tf_ti.loops import lower as _lower, spec as _spec
-from tf_ti.loops.traced import TracedLoop
+from tf_ti.loops.traced import TEMPORARY, ReadBefore, TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
 
@@ -353,14 +353,14 @@ def _vectorize_map(pfor_input: Any) -> list[Any]:
     return _tf.convert_lane_by_lane(pfor_input, "maps nest")
 
 
-@_tf.register_pfor("TfTi>TemporaryVariable")
+@_tf.register_pfor(TEMPORARY)
 @_tf.do_not_convert
 def _vectorize_variable(pfor_input: Any) -> Any:
     value = pfor_input.input(0)
     if value.is_stacked:
         raise _tf.NotVectorized("a variable has the values of one lane")
-    is_for_xla = pfor_input.get_attr("is_for_xla")
-    return _tf.wrap(ops.tf_ti_temporary_variable(value.t, is_for_xla=is_for_xla), False)
+    read = dataclasses.replace(ReadBefore.of(pfor_input.op), value=value.t)
+    return _tf.wrap(read.variable(pfor_input.op.outputs[0]), False)
 
 
 @_tf.register_pfor("TfTi>ListIndex")

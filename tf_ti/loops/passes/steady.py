@@ -21,7 +21,7 @@ from tf_ti.loops.passes import counters as _counters
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
-# Primes, so that neither sums nor products of some are others.
+# Primes: the sum or the product of some may be another, but with one large number it no longer is.
 _EXTENTS = (11, 23, 37, 53, 71, 89, 107, 131, 149, 167)
 # Operations before a loop that compute extents, or tensors of them.
 _OF_EXTENTS = frozenset(
