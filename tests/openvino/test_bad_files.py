@@ -1,6 +1,7 @@
 """Files that `tf_ti.openvino.load` refuses: always an IRError, which says what and where."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -786,3 +787,28 @@ def test_mutated_files_give_expected_errors_alone():
         env=environment,
     )
     assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
+
+
+PRIORS = {
+    "many boxes": ("density", "1e5", "more than 65536 boxes of a cell"),
+    "negative density": ("density", "-1", "must be positive"),
+    "infinite density": ("density", "1e999", "density"),
+    "infinite size": ("min_size", "1e999", "min_size"),
+    "negative size": ("min_size", "-1", "must not be negative"),
+    "negative ratio": ("aspect_ratio", "-2", "must be positive"),
+    "ratio of zero": ("aspect_ratio", "0", "must be positive"),
+}
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_boxes_that_cannot_be_are_refused(tmp_path, name):
+    ov = pytest.importorskip("openvino")
+    attribute, value, message = PRIORS[name]
+    lists = {"min_size": [9.0], "fixed_size": [16.0], "density": [2.0], "aspect_ratio": [2.0]}
+    given = {"offset": 0.5, "variance": [0.1], "flip": True, **lists}
+    sizes = [ov.opset8.parameter([2], np.int64) for _ in range(2)]
+    path = tmp_path / "model.xml"
+    ov.save_model(ov.Model([ov.opset8.prior_box(*sizes, given)], sizes), path)
+    path.write_text(re.sub(f' {attribute}="[^"]*"', f' {attribute}="{value}"', path.read_text()))
+    with pytest.raises(IRError, match=message):
+        tf_ti.openvino.load(path)

@@ -554,6 +554,42 @@ def test_a_table_tells_of_each_output(tmp_path, capsys):
     assert row[1:3] + row[5:] == ["f32", "[2,300]", "ok"] and "seed 1" in last[0]
 
 
+@pytest.mark.parametrize("cropped", [3, 200])
+def test_outputs_without_elements_are_named_and_larger_extents_are_drawn(tmp_path, capsys, cropped):
+    x = op.parameter([-1, -1, 4], np.float32, name="x")
+    y = op.slice(x, *(op.constant([n]) for n in (cropped, -cropped, 1, 1)))
+    path = save(tmp_path, "cropped", [op.exp(y)], [x])
+    assert run(path, "--check") == 0
+    *_, row, last = capsys.readouterr().out.splitlines()
+    if cropped == 3:
+        assert "[8,2,4]" in row and row.endswith("ok")
+        assert last.endswith("unknown dimensions are 8: 2 is too small")
+    else:
+        assert "[2,0,4]" in row and row.endswith("no elements")
+        assert "nothing is compared of" in last
+
+
+def test_larger_extents_are_drawn_for_a_model_that_does_not_take_2(tmp_path, capsys):
+    x = op.parameter([1, -1], np.float32, name="x")
+    path = save(tmp_path, "rows", [op.reshape(x, op.constant([-1, 16]), False)], [x])
+    assert run(path, "--check") == 0
+    *_, row, last = capsys.readouterr().out.splitlines()
+    assert "[2,16]" in row and last.endswith("unknown dimensions are 32: 2 is too small")
+    x = op.parameter([-1], np.float32, name="x")
+    wrong = op.reshape(
+        op.concat([x, op.constant(np.ones(1, np.float32))], 0), op.constant([-1, 1000]), False
+    )
+    assert run(save(tmp_path, "wrong", [wrong], [x]), "--check") != 0
+    assert "cannot be run on inputs of shapes [2]" in capsys.readouterr().err
+
+
+def test_a_list_ends_quietly_where_its_reader_does(tmp_path):
+    path = dense(tmp_path)
+    command = f"{sys.executable} -m tf_ti.openvino {path} --inspect | true"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=HANGS)
+    assert "BrokenPipe" not in done.stderr and "Broken pipe" not in done.stderr
+
+
 WRONG = {
     "values": (lambda op, x: tf.tanh(x) + 0.01, "differs at 600 of 600 positions"),
     "one value": (

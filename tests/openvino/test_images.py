@@ -127,6 +127,19 @@ def test_nearest_modes(tmp_path, rng, nearest):
 
 
 @both_shapes
+@pytest.mark.parametrize("mode", ["nearest", "linear", "linear_onnx", "cubic"])
+def test_an_axis_of_one_element(tmp_path, rng, mode, dynamic):
+    def function(*nodes):
+        return [
+            interpolate(mode, coordinate_transformation_mode=coordinates)(*nodes)
+            for coordinates in COORDINATES
+        ]
+
+    arrays = normal(rng, 1, 2, 5, 7), i64(1, 4), i64(2, 3)
+    check(tmp_path, function, arrays, dynamic, constants=(1, 2))
+
+
+@both_shapes
 @pytest.mark.parametrize("mode", ["bilinear_pillow", "bicubic_pillow"])
 def test_pillow(tmp_path, rng, mode, dynamic):
     def function(x, axes, *sizes):
@@ -235,13 +248,17 @@ def bicubic_by_definition(x, size, a):
     return np.array(result)
 
 
+@pytest.mark.parametrize("coefficient", [-0.75, -0.6])
 @pytest.mark.parametrize("size", [4, 11])
-def test_coefficient_of_bicubic_pillow(tmp_path, rng, size):
+def test_bicubic_pillow_has_the_coefficient_of_pillow_whatever_the_file_says(
+    tmp_path, rng, size, coefficient
+):
     x = normal(rng, 7, 3)
     arrays = x, i64(size, 3), i64(0, 1)
-    function = interpolate("bicubic_pillow", cube_coeff=-0.75)
-    (ours,), _ = answers(tmp_path, function, arrays, constants=(1, 2))
-    np.testing.assert_allclose(ours, bicubic_by_definition(x, size, -0.75), rtol=1e-4, atol=1e-5)
+    function = interpolate("bicubic_pillow", cube_coeff=coefficient)
+    (ours,), (theirs,) = answers(tmp_path, function, arrays, constants=(1, 2))
+    np.testing.assert_allclose(ours, bicubic_by_definition(x, size, -0.5), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear_onnx", "bilinear_pillow"])

@@ -1,5 +1,6 @@
 """Where `tf_ti.openvino.load` puts channels: last from one convolution to the next."""
 
+import importlib
 import re
 
 import numpy as np
@@ -10,7 +11,7 @@ import tf_ti.openvino
 from tf_ti.openvino import IRError
 
 ov = pytest.importorskip("openvino")
-openvino_models = pytest.importorskip("openvino_models")
+openvino_models = importlib.import_module("openvino_models")
 o = ov.opset15
 
 
@@ -104,6 +105,114 @@ def test_layers_that_have_channels_second_or_an_axis(tmp_path):
 
     check(run, [X], tmp_path)
     check(run, [X], tmp_path, dynamic=True)
+
+
+def i64(*numbers):
+    return o.constant(np.asarray(numbers, np.int64))
+
+
+def transposed(x, *order):
+    return o.transpose(x, i64(*order))
+
+
+AXES = [(1,), (2,), (3,), (-1,), (2, 3), (1, 2, 3), (1, 3), (0,), (0, 2), (0, 1, 2, 3)]
+# Layers that name axes.
+BY_AXES = {
+    **{
+        f"{name}-{keeps}-{axes}": lambda y, name=name, axes=axes, keeps=keeps: getattr(o, name)(
+            y, i64(*axes), keeps
+        )
+        for name in ("reduce_mean", "reduce_max", "reduce_l2")
+        for keeps in (True, False)
+        for axes in AXES
+    },
+    **{
+        f"{name}-{axis}": lambda y, name=name, axis=axis: getattr(o, name)(y, axis)
+        for name in ("softmax", "log_softmax")
+        for axis in (-4, -3, -2, -1, 0, 1, 2, 3)
+    },
+    **{
+        f"unsqueeze-{axes}": lambda y, axes=axes: o.unsqueeze(y, i64(*axes))
+        for axes in ((0,), (1,), (2,), (3,), (4,), (-1,), (-2,), (2, 4), (1, 5), (0, -1))
+    },
+    **{
+        f"squeeze-{axes}": lambda y, axes=axes: o.squeeze(
+            o.reduce_max(y, i64(*(axes or (2, 3))), True), i64(*axes)
+        )
+        for axes in ((1,), (2,), (3,), (-1,), (2, 3), (1, 2, 3), (0,), (0, 2))
+    },
+    **{
+        f"transpose-{order}": lambda y, order=order: transposed(y, *order)
+        for order in ((0, 2, 3, 1), (0, 3, 1, 2), (0, 1, 3, 2), (3, 2, 1, 0), (0, 1, 2, 3))
+    },
+    **{
+        f"pad-{mode}": lambda y, mode=mode: o.pad(
+            y, i64(0, 1, -1, 2), i64(1, 0, 2, -2), mode, o.constant(np.float32(0.5))
+        )
+        for mode in ("constant", "edge", "reflect", "symmetric")
+    },
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("form", BY_AXES)
+def test_layers_that_have_axes(form, dynamic, tmp_path):
+    def run(x):
+        y = BY_AXES[form](convolved(x))
+        return [y, o.relu(o.add(y, o.constant(np.float32(0.25))))]
+
+    check(run, [X], tmp_path, dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_channels_stay_last_where_axes_are_known(dynamic, tmp_path):
+    def run(x):
+        y = convolved(transposed(x, 0, 3, 1, 2))
+        y = o.multiply(y, o.sigmoid(o.reduce_mean(y, i64(2, 3), True)))
+        y = o.pad(y, i64(0, 0, 1, 1), i64(0, 0, 1, 1), "edge")
+        y = convolved(o.squeeze(o.unsqueeze(o.softmax(y, 1), i64(2)), i64(2)))
+        y = o.log_softmax(y, -3)
+        return [o.reduce_max(y, i64(2, -1), False), transposed(y, 0, 2, 3, 1)]
+
+    assert not transposes(check(run, [X.transpose(0, 2, 3, 1).copy()], tmp_path, dynamic))
+
+
+@pytest.mark.parametrize("axes", [(2, 3, -2), (-1, 3), (1, 1)])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_axes_that_are_named_twice(axes, keeps, tmp_path):
+    check(lambda x: [o.reduce_sum(y, i64(*axes), keeps) for y in (x, convolved(x))], [X], tmp_path)
+
+
+@pytest.mark.parametrize("axis", [0, 2, 5])
+def test_softmax_of_many_axes(axis, tmp_path):
+    check(lambda x: [o.softmax(x, axis)], [randoms(2, 3, 1, 4, 2, 3)], tmp_path)
+
+
+@pytest.mark.parametrize("axis", [2, 3, 4])
+def test_reductions_after_convolutions_of_few_elements(axis, tmp_path):
+    """TensorFlow infers the shape of a padded Conv3D without its pads."""
+
+    def run(x):
+        w = o.constant(randoms(4, 4, 3, 3, 3) * 0.3)
+        y = o.convolution(x, w, [1] * 3, [1] * 3, [1] * 3, [1] * 3)
+        return [o.reduce_mean(y, i64(axis), True), o.subtract(y, o.reduce_max(y, i64(axis), True))]
+
+    check(run, [randoms(2, 4, *(3 if k == axis else 5 for k in (2, 3, 4)))], tmp_path)
+
+
+def test_rows_of_a_convolution_of_two_spatial_axes(tmp_path):
+    """Of one axis, as Keras writes it."""
+
+    def run(x):
+        y = transposed(x, 0, 2, 1)
+        for k in range(3):
+            w = o.constant(randoms(4, 4, 1, 3, seed=k))
+            y = o.unsqueeze(y, i64(2))
+            y = o.convolution(y, w, [1, 1], [0, 2**k], [0, 2**k], [1, 2**k])
+            y = o.elu(o.squeeze(y, i64(2)), 1.0 + k)
+        return [transposed(y, 0, 2, 1)]
+
+    assert not transposes(check(run, [randoms(2, 9, 4)], tmp_path))
 
 
 def test_other_numbers_of_axes(tmp_path):

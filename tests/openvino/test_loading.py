@@ -1,5 +1,9 @@
 """How much memory `tf_ti.openvino.load` takes, and what it still has to do with the file."""
 
+import copy
+import importlib
+import pickle
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,7 +12,7 @@ from patience import measures_memory
 import tf_ti.openvino
 
 ov = pytest.importorskip("openvino")
-openvino_models = pytest.importorskip("openvino_models")
+openvino_models = importlib.import_module("openvino_models")
 
 MEMORY = """
 import re, sys
@@ -141,3 +145,46 @@ def test_explain_knows_the_inputs_of_a_model(tmp_path, count):
     text = str(tf_ti.explain(model))
     assert "runs as" in text
     assert text == str(tf_ti.explain(model, *[each.spec for each in model.inputs]))
+
+
+def with_state(path):
+    op, rng = ov.opset15, np.random.default_rng(0)
+    info = importlib.import_module("openvino.op.util").VariableInfo()
+    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([-1, 300]), ov.Type.f32, "h"
+    state = importlib.import_module("openvino.op.util").Variable(info)
+    x = op.parameter([-1, 3], np.float32, name="x")
+    y = op.matmul(x, op.constant(rng.standard_normal([3, 300], np.float32)), False, False)
+    total = op.add(op.read_value(y, state), y)
+    model = ov.Model([op.result(total)], [op.assign(total, state)], [x])
+    ov.save_model(model, path, compress_to_fp16=False)
+    return path
+
+
+COPIES = {"copy": copy.deepcopy, "pickle": lambda module: pickle.loads(pickle.dumps(module))}
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+@pytest.mark.parametrize("kind", COPIES)
+def test_a_copy_has_variables_and_states_of_its_own(tmp_path, kind, trainable):
+    module = tf_ti.openvino.load(with_state(tmp_path / "m.xml"), trainable=trainable)
+    x = np.ones([2, 3], np.float32)
+    (first,) = module(x)
+    other = COPIES[kind](module)
+    assert repr(other) == repr(module)
+    np.testing.assert_allclose(other(x)[0], first * 1.5, rtol=1e-5)
+    other.reset_state()
+    assert other(np.ones([4, 3], np.float32))[0].shape == [4, 300]
+    assert len(other.trainable_variables) == len(module.trainable_variables) == int(trainable)
+    for variable in other.trainable_variables:
+        variable.assign(tf.zeros_like(variable))
+    np.testing.assert_allclose(module(x)[0], first * 1.5, rtol=1e-5)  # as if alone
+
+
+def test_a_copy_has_what_a_user_set(tmp_path):
+    module = tf_ti.openvino.load(with_state(tmp_path / "m.xml"), trainable=True)
+    module.scale, module.words = tf.Variable(3.0), ["a", "b"]
+    tf.train.Checkpoint(module=module).save(tmp_path / "checkpoint")
+    other = copy.deepcopy(module)
+    other.scale.assign(4.0)
+    assert (module.scale.numpy(), other.scale.numpy(), list(other.words)) == (3.0, 4.0, ["a", "b"])
+    assert len(other.trainable_variables) == len(module.trainable_variables) == 2

@@ -87,8 +87,12 @@ COMPILED = {
         *cases("scatters", "scatter_elements12-mean-True-float32"),
         *cases("orders", "reverse_sequence one_hot1-axis1 eye-above cum_sum-True-False"),
         *cases("orders", "topk11-max-value depth_to_space-blocks_first-2d"),
+        *cases("pads-slices", "pad12-constant-7 pad12-reflect-6"),
+        *cases("orders", "reverse_sequence-0-2-6 reverse_sequence--1-0-7"),
+        *cases("scatters", "scatter_nd_update-one-matrix-sum"),
     ],
     "reductions": [
+        *cases("reductions", "reduce_mean-nothing20-float32"),
         *cases("reductions", "reduce_mean-True-float32 reduce_l2-False-float32 softmax8-0"),
         *cases("normalization", "batch_norm5-4-0.1 group_norm-2 mvn6-True-inside_sqrt"),
         *cases("normalization", "normalize_l2-add-(1,) lrn-3-(1,)"),

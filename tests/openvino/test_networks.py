@@ -1,6 +1,7 @@
 """`tf_ti.openvino` on whole networks: those of the project's own collection, see there."""
 
 import functools
+import importlib
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import tensorflow as tf
 import tf_ti.openvino
 from tf_ti.openvino.__main__ import main
 
-pytest.importorskip("openvino")
-openvino_collection = pytest.importorskip("openvino_collection")
-openvino_models = pytest.importorskip("openvino_models")
+ov = pytest.importorskip("openvino")
+o = pytest.importorskip("openvino.opset13")
+openvino_collection = importlib.import_module("openvino_collection")
+openvino_models = importlib.import_module("openvino_models")
 
 NAMES = [network.name for network in openvino_collection.models()]
 ITERATORS = [name for name in NAMES if name.startswith("iterator")]
@@ -184,3 +186,88 @@ def test_the_script_writes_what_can_be_loaded(tmp_path, monkeypatch):
     assert [path.stem for path in paths] == ["iterator_cell_200_1_8_8", "example_2"]
     for path in paths:
         tf_ti.openvino.load(path)
+
+
+ACTIVATIONS = {
+    "hswish": o.hswish,
+    "hsigmoid": lambda x: o.multiply(x, o.hsigmoid(x)),
+    "gelu": lambda x: o.gelu(x, "erf"),
+    "gelu of tanh": lambda x: o.gelu(x, "tanh"),
+}
+
+
+@pytest.mark.parametrize("factor", [0.95, 0.99, 1.01, 1.05])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_a_factor_after_an_activation_is_not_lost(name, factor, tmp_path):
+    """TensorFlow's oneDNN would take activations times almost 1 for these activations."""
+
+    def normal(*shape):
+        return np.random.default_rng(len(shape)).standard_normal(shape, np.float32)
+
+    image = o.parameter([1, 16, 8, 8], np.float32)
+    rows = o.parameter([8, 16], np.float32)
+    pads = [1, 1], [1, 1], [1, 1], [1, 1]
+    each = o.group_convolution(image, normal(16, 1, 1, 3, 3), *pads)
+    whole = o.convolution(image, normal(16, 16, 3, 3), *pads)
+    product = o.matmul(rows, normal(16, 16), False, False)
+    results = [
+        o.multiply(
+            ACTIVATIONS[name](o.add(x, o.constant(normal(*[1] * axis, 16, *[1] * after)))),
+            o.constant(np.full([1] * (axis + 1 + after), factor, np.float32)),
+        )
+        for x, axis, after in ((each, 1, 2), (whole, 1, 2), (product, 1, 0))
+    ]
+    path, inputs = str(tmp_path / "model.xml"), [normal(1, 16, 8, 8), normal(8, 16)]
+    openvino_models.save(ov.Model(results, [image, rows], "model"), path)
+    check(tf_ti.openvino.load(path)(*inputs), openvino_models.run(path, inputs))
+
+
+def recurrent_network(path, place):
+    """Two bidirectional layers with the lengths that ONNX's sequences get, of an extent of x."""
+
+    def normal(*shape):
+        return np.random.default_rng(len(shape)).standard_normal(shape, np.float32) / 2
+
+    def extent(tensor, place):
+        return o.gather(o.shape_of(tensor), o.constant(np.int64([place])), o.constant(np.int64(0)))
+
+    def layer(x, lengths, size):
+        shape = o.concat([batch, o.constant(np.int64([2])), o.constant(np.int64([5]))], 0)
+        state = o.broadcast(o.constant(np.float32(0.3)), shape)
+        weights = normal(2, 20, size), normal(2, 20, 5), normal(2, 20)
+        return o.lstm_sequence(
+            x, state, state, lengths, *map(o.constant, weights), 5, "bidirectional"
+        )
+
+    steps_first = o.parameter([-1, -1, 4], np.float32)
+    x = o.transpose(o.relu(steps_first), o.constant([1, 0, 2]))
+    batch = extent(x, 0)
+    lengths = o.broadcast(extent(steps_first, place), batch)
+    y = layer(x, lengths, 4).output(0)
+    merged = o.reshape(o.transpose(y, o.constant([2, 0, 1, 3])), o.constant([0, 0, -1]), True)
+    results = layer(o.transpose(merged, o.constant([1, 0, 2])), lengths, 10).outputs()
+    openvino_models.save(ov.Model([*results], [steps_first], "model"), path)
+    return [np.random.default_rng(place).standard_normal((6, 6 - 3 * place, 4), np.float32)]
+
+
+@pytest.mark.parametrize(("place", "layer"), [(0, "LSTMSequence"), (1, "TensorIterator")])
+def test_lengths_that_are_the_extent_of_time_are_none(place, layer, tmp_path):
+    path, again = str(tmp_path / "model.xml"), str(tmp_path / "again.xml")
+    inputs = recurrent_network(path, place)
+    module = tf_ti.openvino.load(path)
+    if not place:  # other lengths OpenVINO's CPU plugin ignores where shapes are dynamic
+        check(module(*inputs), openvino_models.run(path, inputs))
+    signature = [info.spec for info in module.inputs]
+    tf_ti.openvino.save(tf.function(lambda x: module(x)), again, signature)
+    check(module(*inputs), openvino_models.run(again, inputs))
+    types = [node.get_type_name() for node in ov.Core().read_model(again).get_ops()]
+    assert types.count(layer) == 4
+    assert not {"LSTMSequence", "TensorIterator"} - {layer} & {*types}
+
+
+def test_last_states_of_no_steps_stay_zeros(tmp_path):
+    recurrent_network(str(tmp_path / "model.xml"), 0)
+    y, *last = tf_ti.openvino.load(tmp_path / "model.xml")(np.zeros([0, 3, 4], np.float32))
+    assert y.shape == (3, 2, 0, 5)
+    for state in last:
+        np.testing.assert_array_equal(state, np.zeros([3, 2, 5]))

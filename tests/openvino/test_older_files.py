@@ -66,6 +66,27 @@ def test_words_in_any_case(tmp_path):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "cubic"])
+def test_attributes_that_are_left_out(tmp_path, mode):
+    x = o.parameter([1, 1, 5, 7], np.float32, name="x")
+    sizes, axes = o.constant(np.array([8, 10])), o.constant(np.array([2, 3]))
+    resized = o.interpolate(x, sizes, mode, "sizes", axes=axes)
+    left_out = [
+        'antialias="false"',
+        'coordinate_transformation_mode="half_pixel"',
+        'cube_coeff="-0.75"',
+        'nearest_mode="round_prefer_floor"',
+        'pads_begin="0, 0, 0, 0"',
+        'pads_end="0, 0, 0, 0"',
+    ]
+    replaced = [(f" {attribute}", "") for attribute in left_out]
+    unique = o.unique(o.relu(x))
+    path = write(tmp_path, [resized, *unique.outputs()], [x], *replaced, (' sorted="true"', ""))
+    value = np.random.default_rng(3).normal(size=[1, 1, 5, 7]).astype(np.float32)
+    for ours, expected in zip(tf_ti.openvino.load(path)(value), theirs(path, value), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_shapes_of_version_10_are_what_its_writer_knew(tmp_path):
     x = o.parameter([4], np.float32, name="x")
     places = o.non_zero(x)

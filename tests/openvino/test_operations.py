@@ -27,7 +27,7 @@ from tf_ti.openvino.reader import read
 
 OPSETS = {n: importlib.import_module(f"openvino.opset{n}") for n in range(1, 18)}
 o = OPSETS[15]
-RNG = np.random.default_rng(15)
+RNG = np.random.default_rng(15)  # of the family that is being made: see `family`
 FLOATS = (np.float32, np.float16, np.float64)
 INTS = (np.int32, np.int64, np.uint8)
 
@@ -52,15 +52,16 @@ _family, _most_dynamic = "", None
 
 
 def family(name, most_dynamic=None):
-    """Begins a family.
+    """Begins a family, whose random numbers do not depend on the families before it.
 
     Args:
         name: its name.
         most_dynamic: how many cases of each operation, whose name ends at the first "-", have
             dynamic shapes too. For operations whose options and types do not matter to shapes.
     """
-    global _family, _most_dynamic
+    global _family, _most_dynamic, RNG
     _family, _most_dynamic = name, most_dynamic
+    RNG = np.random.default_rng([15, *name.encode()])
 
 
 def case(name, function, *arrays, dynamic=None, **options):
@@ -429,6 +430,16 @@ for name, shape, target in (
     )
 
 family("pads-slices")
+for mode, rank in itertools.product(("constant", "edge", "reflect", "symmetric"), (6, 7, 9)):
+    sizes = [2, 3, 2, 1, 2, 3, 2, 1, 1][:rank]
+    case(
+        f"pad12-{mode}-{rank}",
+        lambda a, b, c, m=mode: o.pad(a, b, c, m),
+        f(*sizes),
+        np.array([n > 1 for n in sizes], np.int64),
+        np.array([-(n > 2) for n in sizes], np.int64),
+        constants=(1, 2),
+    )
 for v, mode in itertools.product((1, 12), ("constant", "edge", "reflect", "symmetric")):
     value = np.float32(2) if mode == "constant" else None
     pad = OPSETS[v].pad
@@ -584,7 +595,18 @@ for v in (5, 8):
         fixed=(1,),
     )
 
-family("gathers-defined")  # OpenVINO divides by zero, or refuses
+family("gathers-defined")  # OpenVINO divides by zero, or refuses, or leaves them undefined
+for v, axis in itertools.product((1, 7, 8), (0, 1)):
+    for constants in ((2,), (1, 2)):
+        case(
+            f"gather{v}-from_nothing{axis}-{len(constants)}",
+            OPSETS[v].gather,
+            np.zeros((2, 3)[:axis] + (0, 4), np.float32),
+            i64(0, 2, 1),
+            np.int64(axis),
+            constants=constants,
+            definition=lambda a, b, c: np.zeros(a.shape[:c] + b.shape + (4,), np.float32),
+        )
 for v in (1, 7, 8):
     case(
         f"gather{v}-none",
@@ -707,6 +729,18 @@ def means(data, places, updates, axis, with_data):
     return result
 
 
+for name, shape, at in (("vector", [4], [2]), ("matrix", [3, 4], [2, 1]), ("row", [3, 4], [-1])):
+    for reduction in (None, "none", "sum", "sub", "prod", "min", "max"):
+        scatter = OPSETS[4 if reduction is None else 15].scatter_nd_update
+        given = {} if reduction is None else {"reduction": reduction}
+        case(
+            f"scatter_nd_update-one-{name}-{reduction}",
+            lambda a, b, c, s=scatter, g=given: s(a, b, c, **g),
+            f(*shape),
+            i64(*at),
+            f(*shape[len(at) :]),
+        )
+
 family("scatters-defined")
 for start in (True, False):
     case(
@@ -722,6 +756,14 @@ for start in (True, False):
 
 family("orders")
 case("reverse_sequence", lambda a, b: o.reverse_sequence(a, b, 0, 1), x, i64(2, 3))
+for batch, along, rank in ((0, 2, 6), (3, 1, 6), (-1, 0, 7), (5, 6, 7)):
+    sizes = [2, 1, 3, 2, 2, 3, 4][:rank]
+    case(
+        f"reverse_sequence-{batch}-{along}-{rank}",
+        lambda a, b, n=batch, t=along: o.reverse_sequence(a, b, n, t),
+        f(*sizes),
+        ints(1, sizes[along] + 1, (sizes[batch],)),
+    )
 case("reverse_sequence-axes", lambda a, b: o.reverse_sequence(a, b, -2, -1), x, ints(1, 4, (3,)))
 for dtype in (np.float32, np.int32, np.int64):
     name = {"float32": "f32", "int32": "i32", "int64": "i64"}[name_of(dtype)]
@@ -874,6 +916,34 @@ for dtype in (np.float32, np.int32, np.int64):
         dtype(2),
         definition=lambda *a: np.arange(*a, dtype=a[0].dtype),
     )
+for kind, dtype in itertools.product((np.int32, np.int64), (np.float32, np.float16)):
+    name = {np.int32: "i32", np.int64: "i64"}[kind]
+    case(
+        f"range4-{name}-of-{name_of(dtype)}-nothing",
+        lambda *a, name=name: o.range(*a, name),
+        dtype(5),
+        dtype(2),
+        dtype(1),
+        definition=lambda *_, kind=kind: np.zeros(0, kind),
+    )
+for batch in (1, 2):
+    for v in (1, 15):
+        case(
+            f"squeeze{v}-all-{batch}",
+            lambda a, v=v: o.relu(create("Squeeze", v)(a)),
+            np.abs(f(batch, 3, 1)),
+            dynamic=(True,),
+            definition=np.squeeze,
+        )
+    case(
+        f"squeeze15-skip-{batch}",
+        lambda a, b: o.squeeze(a, b, True),
+        f(batch, 3, 1),
+        i64(0, -1),
+        constants=(1,),
+        dynamic=(True,),
+        definition=lambda a, _: np.squeeze(a),
+    )
 reverse = create("Reverse", 1, {"mode": "index"})
 case(
     "reverse-index",
@@ -896,6 +966,15 @@ case(
 # Reductions and normalization.
 
 family("reductions")
+for dtype in (*FLOATS, np.int32):
+    for shape, axes in (((0, 2), [0]), ((2, 0, 3), [1, 2]), ((0, 2), [1])):
+        case(
+            f"reduce_mean-nothing{len(shape)}{axes[0]}-{name_of(dtype)}",
+            lambda a, b: o.reduce_mean(a, b, False),
+            np.zeros(shape, dtype),
+            i64(*axes),
+            constants=(1,),
+        )
 REDUCTIONS = "reduce_max reduce_min reduce_mean reduce_sum reduce_prod reduce_l1 reduce_l2".split()
 for name, keep in itertools.product(REDUCTIONS, (False, True)):
     function = lambda a, b, n=name, k=keep: getattr(o, n)(a, b, k)  # noqa: E731
@@ -986,7 +1065,7 @@ for m, axes in itertools.product(("add", "max"), ((1,), (1, 2, 3), (-1,))):
         constants=(1,),
         tolerance=1e-4,
     )
-for size, axes in ((3, (1,)), (5, (1,)), (3, (2, 3))):
+for size, axes in ((3, (1,)), (5, (1,)), (3, (2, 3)), (2, (1,)), (4, (2, 3))):
     # OpenVINO takes the bias for an int: 2 is one.
     case(
         f"lrn-{size}-{axes}",
@@ -1795,6 +1874,17 @@ for name, shape, sides, kernel, options in (
     case(f"col2im-{name}-computed", fold, f(*shape), *sizes, fixed=(1, 2))
     case(f"col2im-{name}-int32", fold, ints(-9, 9, shape), *map(np.int32, sizes), constants=(1, 2))
     case(f"col2im-{name}-half", fold, f(*shape, dtype=np.float16), *sizes, constants=(1, 2))
+
+family("frames")
+FRAMES = {
+    "nv12": [[(2, 48, 64, 1)], [(2, 32, 64, 1), (2, 16, 32, 2)]],
+    "i420": [[(2, 48, 64, 1)], [(2, 32, 64, 1), (2, 16, 32, 1), (2, 16, 32, 1)]],
+}
+for layout, to in itertools.product(FRAMES, ("rgb", "bgr")):
+    for shapes, dtype in itertools.product(FRAMES[layout], (np.uint8, np.float32)):
+        planes = (ints(0, 256, shape, dtype) for shape in shapes)
+        convert = getattr(OPSETS[8], f"{layout}_to_{to}")
+        case(f"{layout}-{to}-{len(shapes)}-{name_of(dtype)}", convert, *planes)
 
 family("priors")
 PRIOR = {"offset": 0.5, "variance": [0.1, 0.1, 0.2, 0.2]}
@@ -2850,7 +2940,7 @@ def deformable_psroi(x, rois, offsets, classes, size, scale, bins, shift):
     for at in np.ndindex(found.shape):
         roi, c, i, j = at
         image, *sides = rois[roi]
-        if image < 0:
+        if -1 in rois[: roi + 1, 0]:  # which ends the list
             continue
         left, top = (np.trunc(n + 0.5) * scale - 0.5 for n in sides[:2])
         right, bottom = ((np.trunc(n + 0.5) + 1) * scale - 0.5 for n in sides[2:])
@@ -2879,11 +2969,12 @@ def deformable_psroi(x, rois, offsets, classes, size, scale, bins, shift):
 
 
 rois = np.array(
-    [[0, 1, 2.5, 9, 8], [1, 0, 0, 5, 5], [1, 4, 3, 30, 9], [-1, 0, 0, 5, 5]], np.float32
+    [[0, 1, 2.5, 9, 8], [1, 0, 0, 5, 5], [1, 4, 3, 30, 9], [-1, 0, 0, 5, 5], [0, 1, 1, 5, 5]],
+    np.float32,
 )
 PSROI = (
     ("one", f(2, 8, 6, 7), (), 2, 2, (1, 1), 1.0),
-    ("offsets", f(2, 36, 6, 7), (f(4, 4, 4, 4),), 4, 3, (3, 2), 0.3),
+    ("offsets", f(2, 36, 6, 7), (f(5, 4, 4, 4),), 4, 3, (3, 2), 0.3),
 )
 for dynamic in (False, True):
     # OpenVINO's CPU plugin refuses unknown extents.

@@ -1,5 +1,7 @@
 """Convolutions, pools, norms and resizing in `tf_ti.openvino.save`, and where it puts channels."""
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ import tf_ti.openvino
 from tf_ti.openvino import IRError
 
 ov = pytest.importorskip("openvino")
-openvino_models = pytest.importorskip("openvino_models")
-test_save = pytest.importorskip("test_save")
+openvino_models = importlib.import_module("openvino_models")
+test_save = importlib.import_module("test_save")
 
 check, randoms, types = test_save.check, test_save.randoms, test_save.types
 
@@ -114,6 +116,61 @@ CASES = {
 @pytest.mark.parametrize(("function", "x"), CASES.values(), ids=CASES)
 def test_operations_with_channels_last(function, x, dynamic, tmp_path):
     check(function, [x], tmp_path, signature=[open_spec(x)] if dynamic else None)
+
+
+def between_blocks(crops):
+    """A convolution of blocks in the batch: a dilated one if it is cropped at the ends alone."""
+
+    def run(x):
+        x = tf.space_to_batch(x, [2, 2], [[1, 2], [0, 2]])
+        return tf.batch_to_space(tf.nn.conv2d(x, randoms(2, 2, 4, 3), 1, "VALID"), [2, 2], crops)
+
+    return run
+
+
+def convolution(x, *extents, **options):
+    filters = randoms(*extents, x.shape[-1], 3)
+    layout = ("NWC", "NHWC", "NDHWC")[len(extents) - 1]
+    return tf.nn.convolution(x, filters, 1, data_format=layout, **options)
+
+
+# TensorFlow makes most of these of convolutions of blocks in the batch.
+DILATED = {
+    **{
+        f"{padding}, {len(rates)} axes": (
+            lambda x, k=extents, p=padding, d=rates: convolution(x, *k, padding=p, dilations=d),
+            x,
+        )
+        for padding in ("SAME", "VALID")
+        for x, extents, rates in (
+            (ROW, [3], [3]),
+            (X, [3, 2], [2, 3]),
+            (VOLUME, [2, 2, 3], [2, 3, 1]),
+        )
+    },
+    "one rate": (lambda x: convolution(x, 3, 2, padding="SAME", dilations=[1, 3]), X),
+    "depthwise": (
+        lambda x: tf.nn.depthwise_conv2d(
+            x, randoms(3, 2, 4, 2), [1, 1, 1, 1], "SAME", dilations=[2, 2]
+        ),
+        X,
+    ),
+    "causal": (keras.layers.Conv1D(5, 3, dilation_rate=4, padding="causal"), ROW),
+    "by hand": (between_blocks([[0, 1], [0, 2]]), X[:, :, :6]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(("function", "x"), DILATED.values(), ids=DILATED)
+def test_a_dilated_convolution_is_one_layer(function, x, dynamic, tmp_path):
+    signature = [open_spec(x)] if dynamic and function is not DILATED["by hand"][0] else None
+    found = check(function, [x], tmp_path, signature=signature)
+    assert not {"BatchToSpace", "SpaceToBatch"} & {*found}
+
+
+def test_blocks_that_are_cropped_at_their_beginning_stay(tmp_path):
+    found = check(between_blocks([[1, 0], [0, 2]]), [X[:, :, :6]], tmp_path)
+    assert {"BatchToSpace", "SpaceToBatch"} <= {*found}
 
 
 def second(x):
@@ -340,6 +397,14 @@ def test_no_transposes_between_convolutions(tmp_path):
 
     found = check(run, [X], tmp_path, tolerance=1e-4)
     assert found.count("Transpose") == 1  # of the input: the output has no spatial axes
+
+
+def test_no_transposes_around_gelu(tmp_path):
+    def run(x):
+        return tf.nn.conv2d(tf.nn.gelu(tf.nn.conv2d(x, few, 1, "SAME")), few, 1, "SAME")
+
+    few = randoms(3, 2, 4, 4)
+    assert check(run, [X], tmp_path).count("Transpose") == 2
 
 
 def test_no_transposes_between_convolutions_of_rows(tmp_path):

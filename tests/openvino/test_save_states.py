@@ -1,6 +1,7 @@
 """`tf_ti.openvino.save` of functions that assign variables, over calls that follow one another."""
 
 import gc
+import importlib
 import os
 import pathlib
 from xml.etree import ElementTree
@@ -15,7 +16,7 @@ import tf_ti.openvino
 from tf_ti.openvino import IRError
 
 ov = pytest.importorskip("openvino")
-openvino_models = pytest.importorskip("openvino_models")
+openvino_models = importlib.import_module("openvino_models")
 
 ROWS, FEATURES = 2, 3
 CALLS = [np.random.default_rng(k).standard_normal([ROWS, FEATURES], np.float32) for k in range(5)]
@@ -317,6 +318,51 @@ def test_what_is_assigned_before_it_is_read_is_no_state(tmp_path):
     path = tmp_path / "model.xml"
     check(no_state(), [(x,) for x in CALLS], path, tf.TensorSpec([ROWS, FEATURES]))
     assert not {"ReadValue", "Assign"} & set(types(path))
+
+
+SEEDED = {
+    "lstm": lambda: keras.layers.LSTM(3, dropout=0.2),
+    "gru": lambda: keras.layers.GRU(3, dropout=0.2, recurrent_dropout=0.1),
+    "rnn": lambda: keras.layers.SimpleRNN(3, recurrent_dropout=0.1),
+    "ours": lambda: tf_ti.keras.LSTM(3, dropout=0.2, recurrent_dropout=0.1),
+    "grayscale": lambda: keras.layers.RandomGrayscale(),
+    "hue": lambda: keras.layers.RandomHue(0.2),
+    "saturation": lambda: keras.layers.RandomSaturation(0.2),
+    "posterization": lambda: keras.layers.RandomPosterization(4),
+    "sharpness": lambda: keras.layers.RandomSharpness(0.2),
+    "color": lambda: keras.layers.RandomColorDegeneration(0.2),
+}
+
+
+@pytest.mark.parametrize("make", SEEDED.values(), ids=SEEDED)
+def test_seeds_that_no_result_depends_on_are_no_states(make, tmp_path):
+    layer, path = make(), str(tmp_path / "model.xml")
+    is_image = not isinstance(layer, keras.layers.RNN)
+    x = np.random.default_rng(0).random((2, 8, 8, 3) if is_image else (2, 5, 3), np.float32)
+    inputs = keras.Input(x.shape[1:])
+    model = keras.Model(inputs, layer(inputs))
+    tf_ti.openvino.save(model, path)
+    assert not {"ReadValue", "Assign"} & set(types(path))
+    assert_same(in_openvino(path, [[x]]), [[model(x, training=False).numpy()]])
+
+
+def test_states_that_results_depend_on_in_later_calls_stay(tmp_path):
+    """The first variable is read for the next value of the second one alone."""
+    first, second, third = (tf.Variable(float(k)) for k in range(3))
+
+    @tf.function(input_signature=[tf.TensorSpec([])], autograph=False)
+    def run(x):
+        result = x + second
+        second.assign(first * 2.0)
+        first.assign_add(x)
+        third.assign_add(x)  # which nothing depends on
+        return result
+
+    path = str(tmp_path / "model.xml")
+    tf_ti.openvino.save(run, path)
+    assert types(path).count("ReadValue") == types(path).count("Assign") == 2
+    calls = [[np.float32(k)] for k in (1, 2, 5, 7)]
+    assert_same(in_openvino(path, calls), [[run(*call).numpy()] for call in calls])
 
 
 def test_a_variable_that_is_only_read_is_a_constant(tmp_path):

@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             with watched_by(_progress_bar(_weights_of(model, arguments))):
                 all_agree = _process(model, arguments) and all_agree
+        except BrokenPipeError:
+            raise
         except (IRError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             all_agree = False
@@ -100,8 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_shape,
         action="append",
         default=[],
-        help="the shape of an input with unknown dimensions; by default these are 2, as is a ?; "
-        "without a name, of the only input",
+        help="the shape of an input with unknown dimensions; by default these, and each ?, are 2, "
+        "or 8, 32 or 128 if 2 is too small; without a name, of the only input",
     )
     compared.add_argument(
         "--rtol", type=_tolerance, help="relative; by default it depends on dtypes"
@@ -341,4 +343,10 @@ def _progress_bar(weights: str) -> Watcher:
 
 if __name__ == "__main__":
     tf.get_logger().setLevel("ERROR")  # TensorFlow warns of tracing model after model
-    sys.exit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # of a reader that has enough, such as head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)

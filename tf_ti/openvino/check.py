@@ -4,7 +4,7 @@ import dataclasses
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_ti.openvino.element_types import ELEMENT_TYPES, ElementType
 from tf_ti.openvino.errors import IRError
 from tf_ti.openvino.model import Shape
-from tf_ti.openvino.module import TensorInfo, load
+from tf_ti.openvino.module import IRModule, TensorInfo, load
 from tf_ti.openvino.reader import read
 from tf_ti.openvino.samples import random_inputs
 from tf_ti.openvino.weights import Weights
@@ -29,6 +29,8 @@ _TOLERANCES = {
 }
 
 _CALLS_WITH_STATES = 3
+# Of unknown dimensions: the first of which all outputs have elements.
+_EXTENTS = (2, 8, 32, 128)
 # Without it, OpenVINO computes in bfloat16 where the processor can, and keeps states of attention
 # in bytes.
 _FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
@@ -65,9 +67,12 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
+    """The result of a comparison; `extent` is that of unknown dimensions if it is not 2."""
+
     path: str
     seed: int
     differences: tuple[Difference, ...]
+    extent: int | None
 
     @property
     def agrees(self) -> bool:
@@ -84,16 +89,14 @@ def check(path: str, weights: str | None, settings: Settings) -> Checked:
     module = load(path, weights)
     seed = secrets.randbits(32) if settings.seed is None else settings.seed
     file = Weights(weights or os.path.splitext(path)[0] + ".bin")
-    graph, rng = read(path), np.random.default_rng(seed)
-    calls = [
-        random_inputs(graph, file, settings.shapes, rng)
-        for _ in range(_CALLS_WITH_STATES if module.states else 1)
-    ]
-    try:
-        ours = [[output.numpy() for output in module(*inputs)] for inputs in calls]
-    except (tf.errors.OpError, MemoryError, TypeError, ValueError) as error:
-        reason = f"{_described(calls[0])}: {_without_stack(str(error))}"
-        raise IRError(f"{path}: cannot be run on {reason}") from error
+    graph = read(path)
+
+    def drawn(extent: int) -> list[list[np.ndarray]]:
+        rng = np.random.default_rng(seed)
+        count = _CALLS_WITH_STATES if module.states else 1
+        return [random_inputs(graph, file, settings.shapes, rng, extent) for _ in range(count)]
+
+    extent, calls, ours = _first_that_tells(path, module, drawn)
     theirs = _run(openvino, path, weights, calls, module.inputs)
     differences: list[Difference] = []
     for number, (some, others) in enumerate(zip(ours, theirs), 1):
@@ -104,7 +107,57 @@ def check(path: str, weights: str | None, settings: Settings) -> Checked:
             _difference(info, a, b, kind, settings, where)
             for info, a, (b, kind) in zip(module.outputs, some, others)
         ]
-    return Checked(path, seed, tuple(differences))
+    return Checked(path, seed, tuple(differences), None if extent == _EXTENTS[0] else extent)
+
+
+def _first_that_tells(
+    path: str, module: IRModule, drawn: Callable[[int], list[list[np.ndarray]]]
+) -> tuple[int, list[list[np.ndarray]], list[list[np.ndarray]]]:
+    """Runs a model for larger and larger unknown extents, until it takes them and gives elements.
+
+    Returns:
+        The extent, the inputs and the outputs: of the first extent that the model takes, if none
+        gives elements.
+
+    Raises:
+        IRError: the model takes no extent. The error is the first one.
+    """
+    found, errors = None, []
+    shapes: list[tuple[int, ...]] | None = None
+    for extent in _EXTENTS:
+        try:
+            calls = drawn(extent)
+            before, shapes = shapes, [x.shape for x in calls[0]]
+            if shapes == before:  # no extent is unknown
+                break
+            module.reset_state()
+            results = _run_here(path, module, calls)
+        except IRError as error:
+            if found is not None:
+                break
+            errors.append(error)
+            continue
+        if found is None or not _has_empty(results):
+            found = extent, calls, results
+        if not _has_empty(results):
+            break
+    if found is None:
+        raise errors[0]
+    return found
+
+
+def _run_here(
+    path: str, module: IRModule, calls: Sequence[Sequence[np.ndarray]]
+) -> list[list[np.ndarray]]:
+    try:
+        return [[output.numpy() for output in module(*inputs)] for inputs in calls]
+    except (tf.errors.OpError, MemoryError, TypeError, ValueError) as error:
+        reason = f"{_described(calls[0])}: {_without_stack(str(error))}"
+        raise IRError(f"{path}: cannot be run on {reason}") from error
+
+
+def _has_empty(results: Sequence[Sequence[np.ndarray]]) -> bool:
+    return any(not output.size for outputs in results for output in outputs)
 
 
 def table(checked: Checked) -> str:
@@ -113,7 +166,8 @@ def table(checked: Checked) -> str:
         shape = "[" + ",".join(map(str, each.shape)) + "]"
         errors = f"{each.absolute:.3g}", f"{each.relative:.3g}"
         name = repr(each.name)[1:-1]
-        rows.append((name, each.element_type, shape, *errors, each.problem or "ok"))
+        result = each.problem or ("no elements" if 0 in each.shape else "ok")
+        rows.append((name, each.element_type, shape, *errors, result))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)) for row in rows]
     return "\n".join([*(line.rstrip() for line in lines), summary(checked)])
@@ -122,7 +176,12 @@ def table(checked: Checked) -> str:
 def summary(checked: Checked) -> str:
     problems = [f"{each.name!r} {each.problem}" for each in checked.differences if each.problem]
     most = max((each.absolute for each in checked.differences), default=0.0)
+    empty = dict.fromkeys(repr(each.name) for each in checked.differences if 0 in each.shape)
     said = "; ".join(problems) or f"ok, largest error {most:.3g}"
+    if empty:
+        said += f"; nothing is compared of {', '.join(empty)}, without elements (see --shape)"
+    if checked.extent is not None:
+        said += f"; unknown dimensions are {checked.extent}: {_EXTENTS[0]} is too small"
     return f"{checked.path}: seed {checked.seed}: {said}"
 
 

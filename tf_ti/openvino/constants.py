@@ -64,6 +64,20 @@ class Constants:
             except (TypeError, ValueError, MemoryError, tf.errors.OpError) as error:
                 raise IRError(f"{layer.path}: cannot be made a tensor: {error}") from error
 
+    # Copies have layers of other ids.
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        found = [
+            (self.values.get(id(layer)), self.tensors.get(id(layer))) for layer in self._layers
+        ]
+        return self._layers, found
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._layers, found = state
+        pairs = [(id(layer), *values) for layer, values in zip(self._layers, found)]
+        self.values = {key: value for key, value, _ in pairs if value is not None}
+        self.tensors = {key: tensor for key, _, tensor in pairs if tensor is not None}
+
     @property
     def variables(self) -> list[tf.Variable]:
         found = {id(t): t for t in self.tensors.values() if isinstance(t, tf.Variable)}

@@ -11,7 +11,7 @@ from tf_ti import _tf
 from tf_ti.openvino import operations  # noqa: F401 - fills the table
 from tf_ti.openvino.constants import Constants
 from tf_ti.openvino.errors import IRError, ascii_name, shown, some
-from tf_ti.openvino.layout import Values
+from tf_ti.openvino.layout import Given, Values
 from tf_ti.openvino.model import Graph, Layer, Port
 from tf_ti.openvino.operation import Function, Operation, find
 from tf_ti.openvino.precision import Precision, accumulated
@@ -94,10 +94,19 @@ class Evaluation:
         sources = [graph.sources[layer.id, port.id] for port in layer.inputs]
         function = find(layer)
         assert function is not None
-        last = values.inputs_with_channels_last(layer, function, sources)
-        layer, given = last or (layer, [values[source] for source in sources])
-        read = [graph.layers[source] for source, _ in sources]
-        inputs, finish = accumulated(layer.type, function, given)
+        turned = values.turned(layer, function, sources)
+        if turned is not None:
+            return turned[:1], turned[1]
+        given = values.given(layer, function, sources)
+        is_last = given is not None and given.is_last
+        if given is None:
+            given = Given(layer, [values[source] for source in sources])
+        layer = given.layer
+        read = [
+            None if i in given.changed else graph.layers[source]
+            for i, (source, _) in enumerate(sources)
+        ]
+        inputs, finish = accumulated(layer.type, function, given.inputs)
         op = self._operation(graph, layer, read, inputs)
         if not _takes(function, len(inputs)):
             raise op.error(f"has {len(inputs)} inputs, which this operation cannot have")
@@ -119,13 +128,13 @@ class Evaluation:
         for i, value in enumerate(outputs):
             if value is None and op.is_read(i):
                 raise op.error(f"gives no value for output port {layer.outputs[i].id}")
-        return outputs, last is not None
+        return outputs, is_last
 
     def _constant(
         self,
         graph: Graph,
         op: Operation,
-        read: Sequence[Layer],
+        read: Sequence[Layer | None],
         function: Function,
         output: tf.Tensor,
     ) -> tf.Tensor:
@@ -139,7 +148,11 @@ class Evaluation:
         return tf.constant(value)
 
     def _operation(
-        self, graph: Graph, layer: Layer, sources: Sequence[Layer], inputs: Sequence[tf.Tensor]
+        self,
+        graph: Graph,
+        layer: Layer,
+        sources: Sequence[Layer | None],
+        inputs: Sequence[tf.Tensor],
     ) -> Operation:
         return Operation(
             graph,

@@ -8,6 +8,7 @@ from tf_ti.openvino.element_types import ElementType
 
 Shape = tuple[int | None, ...]  # None: any extent
 
+MOST_NESTED = 32  # bodies in bodies
 # The external port of a Loop's own values: the number of the iteration, the execution condition.
 OWN_PORT = -1
 # The attributes of an entry of a port map that takes or gives slices of a tensor.

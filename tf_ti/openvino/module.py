@@ -14,7 +14,7 @@ from tf_ti.openvino.evaluation import Evaluation, check_supported
 from tf_ti.openvino.model import Graph, Layer, Port, Shape
 from tf_ti.openvino.precision import Precision
 from tf_ti.openvino.reader import check_file, read
-from tf_ti.openvino.states import Memory, make_states
+from tf_ti.openvino.states import Memory, State, make_states
 from tf_ti.openvino.weights import Weights
 
 
@@ -55,6 +55,8 @@ class IRModule(tf.Module):
     initial value begins with zeros, of which unknown extents are 0: assign one before the first
     call where the batch is not known, say.
 
+    `copy.deepcopy` and `pickle` copy the module, each copy with variables and states of its own.
+
     Attributes:
         inputs, outputs: `TensorInfo`s.
         states: the `State`s by their `variable_id`s; `module.states["h"].assign(x)` sets one.
@@ -70,16 +72,28 @@ class IRModule(tf.Module):
         precision: Precision,
     ):
         check_supported(graph)
+        with tf.init_scope():
+            constants = Constants(graph, weights, trainable, precision)
+            states = make_states(graph, precision)
+        self._set_up(graph, precision, constants, states, name)
+        self._trace_once()
+
+    def _set_up(
+        self,
+        graph: Graph,
+        precision: Precision,
+        constants: Constants,
+        states: dict[str, State],
+        name: str | None,
+    ) -> None:
         super().__init__(name=name)
         self.graph, self._precision = graph, precision
+        self.constants, self.states = constants, states
         self._parameters = graph.of_type("Parameter")
         self._results = graph.of_type("Result")
         self.inputs = tuple(_parameter_info(layer) for layer in self._parameters)
         self.outputs = tuple(_result_info(graph, layer) for layer in self._results)
         self._ambiguous = _ambiguous(self.inputs)
-        with tf.init_scope():
-            self.constants = Constants(graph, weights, trainable, precision)
-            self.states = make_states(graph, precision)
         self._weights = self.constants.variables
         signature = _signature(self.inputs)
         self._function = tf.function(self._evaluate, input_signature=signature, autograph=False)
@@ -88,7 +102,7 @@ class IRModule(tf.Module):
         )
         if self.states:
             self._reset = tf.function(self.reset_state, input_signature=[], autograph=False)
-        self._trace_once()
+        self._own = frozenset([*vars(self), "_own"])
 
     def _trace_once(self) -> None:
         """Traces the model, for the shapes of its outputs, and for errors in its attributes."""
@@ -103,6 +117,20 @@ class IRModule(tf.Module):
             dataclasses.replace(info, shape=output.shape)
             for info, output in zip(self.outputs, traced.outputs)
         )
+
+    # Copies trace functions of their own.
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        own = self.graph, self._precision, self.constants, dict(self.states), self.name
+        users = {name: value for name, value in vars(self).items() if name not in self._own}
+        return own, self.outputs, users
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        own, outputs, users = state
+        self._set_up(*own)
+        self.outputs = outputs
+        for name, value in users.items():
+            setattr(self, name, value)
 
     def __repr__(self) -> str:
         lists = {"inputs": self.inputs, "states": self.states.values()}

@@ -1,5 +1,6 @@
 """The argument of an operation's function, and the table of these functions."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from tf_ti.openvino.element_types import ELEMENT_TYPES
 from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.extents import Extents
 from tf_ti.openvino.model import Graph, Layer
 from tf_ti.openvino.precision import Precision
 from tf_ti.openvino.states import Memory
@@ -32,7 +34,7 @@ class Operation:
         self,
         graph: Graph,
         layer: Layer,
-        sources: Sequence[Layer],
+        sources: Sequence[Layer | None],
         inputs: Sequence[tf.Tensor],
         constant_of: Callable[[Layer], np.ndarray | None],
         run_graph: Callable[[Graph, Mapping[int, tf.Tensor]], Mapping[int, tf.Tensor]],
@@ -57,6 +59,19 @@ class Operation:
         """Returns whether a layer reads an output. One that nothing reads may be None."""
         ports = self.layer.outputs[position : position + 1]
         return any((self.layer.id, port.id) in self._graph.read for port in ports)
+
+    def readers(self, position: int) -> set[str]:
+        """Returns the types of the layers that read an output."""
+        port = self.layer.id, self.layer.outputs[position].id
+        reading = (target for (target, _), source in self._graph.sources.items() if source == port)
+        return {self._graph.layers[target].type for target in reading}
+
+    def repeats_extent(self, position: int, other: int, axis: int) -> bool:
+        """Returns whether all numbers of an input are the extent of another one's axis."""
+        numbers, tensor = (
+            self._graph.sources[self.layer.id, self.layer.inputs[i].id] for i in (position, other)
+        )
+        return Extents(self._graph, self.constant_of).repeats(numbers, tensor, axis)
 
     def error(self, message: str) -> IRError:
         """Returns an error about this layer, to be raised."""
@@ -99,7 +114,7 @@ class Operation:
         return self._parse(name, default, r"(\s*[+-]?[0-9]{1,18}\s*(,|$))*", _ints)
 
     def numbers(self, name: str, default: Sequence[float] = _REQUIRED) -> list[float]:
-        """Returns an attribute that is a list of numbers."""
+        """Returns an attribute that is a list of finite numbers."""
         return self._parse(name, default, r"[-+.,eE0-9\s]*", _floats)
 
     def dtype(self, name: str, default: tf.DType = _REQUIRED) -> tf.DType:
@@ -135,7 +150,8 @@ class Operation:
 
     def known(self, position: int) -> np.ndarray | None:
         """Returns the value of an input, or None where it is not known."""
-        value = self.constant_of(self._sources[position])
+        source = self._sources[position]
+        value = None if source is None else self.constant_of(source)
         count = self.inputs[position].shape.num_elements()
         if value is None and count is not None and count <= _MOST_KNOWN:
             value = tf.get_static_value(self.inputs[position])
@@ -155,7 +171,10 @@ def _ints(text: str) -> list[int]:
 
 
 def _floats(text: str) -> list[float]:
-    return [float(part) for part in text.split(",") if part.strip()]
+    numbers = [float(part) for part in text.split(",") if part.strip()]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError("a number is beyond the range of floats")
+    return numbers
 
 
 Function = Callable[..., Any]

@@ -14,11 +14,20 @@ import defusedxml.ElementTree
 
 from tf_ti.openvino.element_types import ELEMENT_TYPES, of_precision
 from tf_ti.openvino.errors import IRError, shown
-from tf_ti.openvino.model import OWN_PORT, RANGE, Body, Graph, Layer, Port, PortMapEntry, Shape
+from tf_ti.openvino.model import (
+    MOST_NESTED,
+    OWN_PORT,
+    RANGE,
+    Body,
+    Graph,
+    Layer,
+    Port,
+    PortMapEntry,
+    Shape,
+)
 from tf_ti.openvino.progress import watched
 
 VERSIONS = (10, 11)
-_MOST_NESTED = 32  # bodies in bodies
 _MOST_ELEMENTS_NESTED = 256
 # TensorFlow's limits of a tensor.
 _MOST_DIMENSIONS = 254
@@ -110,8 +119,8 @@ class _Reader:
         self._version = version
 
     def graph(self, element: Element, path: str, depth: int) -> Graph:
-        if depth > _MOST_NESTED:
-            raise IRError(f"{path}: more than {_MOST_NESTED} bodies in one another")
+        if depth > MOST_NESTED:
+            raise IRError(f"{path}: more than {MOST_NESTED} bodies in one another")
         layers: dict[int, Layer] = {}
         children = _children(element, "layers", "layer", path)
         for position, child in enumerate(watched("reading layers", children)):

@@ -20,11 +20,15 @@ _TRANSPARENT = frozenset(
 
 
 def random_inputs(
-    graph: Graph, weights: Weights, shapes: Mapping[str | None, Shape], rng: np.random.Generator
+    graph: Graph,
+    weights: Weights,
+    shapes: Mapping[str | None, Shape],
+    rng: np.random.Generator,
+    extent: int = _EXTENT,
 ) -> list[np.ndarray]:
     """An array for each Parameter.
 
-    `shapes` has shapes by names, with None for any extent. The only input may be called None.
+    `shapes` has shapes by names, with None for `extent`. The only input may be called None.
     """
     parameters = graph.of_type("Parameter")
     names: dict[int, set[str | None]] = {
@@ -41,12 +45,13 @@ def random_inputs(
     extents = {}
     for layer in parameters:
         given = [shape for name, shape in shapes.items() if name in names[layer.id]]
-        extents[layer.id] = _extents(layer, given[-1] if given else layer.outputs[0].shape)
+        shape = given[-1] if given else layer.outputs[0].shape
+        extents[layer.id] = _extents(layer, shape, extent)
     sampler = _Sampler(graph, weights, extents, rng)
     return [sampler.sample(layer) for layer in parameters]
 
 
-def _extents(layer: Layer, shape: Shape | None) -> tuple[int, ...]:
+def _extents(layer: Layer, shape: Shape | None, extent: int) -> tuple[int, ...]:
     known = layer.outputs[0].shape
     if shape is None:
         raise IRError(f"{layer.path}: its rank is not known: a shape must be given for it")
@@ -55,7 +60,7 @@ def _extents(layer: Layer, shape: Shape | None) -> tuple[int, ...]:
     ):
         raise IRError(f"{layer.path}: is of shape {known}, which {shape} is not")
     known = known or shape
-    extents = [next((e for e in both if e is not None), _EXTENT) for both in zip(shape, known)]
+    extents = [next((e for e in both if e is not None), extent) for both in zip(shape, known)]
     if math.prod(extents) > _MOST_ELEMENTS:
         raise IRError(f"{layer.path}: random inputs of shape {extents} would be too large")
     return tuple(extents)

@@ -31,6 +31,17 @@ class State(tf.Module):
         self.value = tf.Variable(start, trainable=False, shape=spec.shape, name=name)
         self.is_assigned = tf.Variable(False, trainable=False, name=f"{name}_is_assigned")
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        spec = tf.TensorSpec(self.value.shape, self.value.dtype)
+        given = self._variable_id, spec, self._first.shape
+        return given, self.value.numpy(), bool(self.is_assigned)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        given, value, is_assigned = state
+        self.__init__(*given)  # type: ignore[misc]  # a copy's variables are its own
+        self.value.assign(value)
+        self.is_assigned.assign(is_assigned)
+
     def __repr__(self) -> str:
         return f"<State {self}>"
 

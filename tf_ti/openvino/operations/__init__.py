@@ -5,6 +5,7 @@ from tf_ti.openvino.operations import (  # noqa: F401
     bags,
     blocks,
     boxes,
+    color,
     convolution,
     decoding,
     deformable,

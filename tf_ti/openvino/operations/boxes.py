@@ -64,9 +64,11 @@ def _prior_box(op: Operation, size: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
     else:
         steps = (step * unit,) * 2
     centers = _grid((tf.range(columns) + offset) * steps[0], (tf.range(rows) + offset) * steps[1])
-    priors = list(_priors(op, scales_all))
+    priors = list(itertools.islice(_priors(op, scales_all), _MOST_PRIORS + 1))
     if not priors:
         raise op.error("min_size and fixed_size are both empty")
+    if len(priors) > _MOST_PRIORS:
+        raise op.error(f"a cell has more than {_MOST_PRIORS} boxes; reduce density, or the lists")
     across, down, aside, below, is_fixed = zip(*priors)
     half = [tf.constant(part, tf.float32) for part in (across, down)]
     # Sizes that are fixed are in pixels.
@@ -82,11 +84,18 @@ def _prior_box(op: Operation, size: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
 
 
 Prior = tuple[float, float, float, float, bool]
+_MOST_PRIORS = 1 << 16  # of a cell
 
 
 def _priors(op: Operation, scales_all: bool) -> Iterator[Prior]:
     """Half widths and heights of a cell's boxes, their distances from its center, and whether they
     are of a fixed size."""
+    for name in "aspect_ratio", "fixed_ratio":
+        if min(op.numbers(name, []), default=1.0) <= 0:
+            raise op.error(f"{name}={op.numbers(name)} must be positive")
+    for name in "min_size", "max_size", "fixed_size":
+        if min(op.numbers(name, []), default=0.0) < 0:
+            raise op.error(f"{name}={op.numbers(name)} must not be negative")
     ratios = [1.0]
     for ratio in op.numbers("aspect_ratio", []):
         if all(abs(ratio - other) >= _ALIKE for other in ratios):
@@ -121,6 +130,8 @@ def _fixed(op: Operation, others: Sequence[float]) -> Iterator[Prior]:
         if int(density) < 1:
             raise op.error(f"density={densities} must be positive")
         shift = int(size / int(density))
+        if int(density) ** 2 > _MOST_PRIORS:
+            raise op.error(f"density={densities} makes more than {_MOST_PRIORS} boxes of a cell")
         places = [shift / 2 - size / 2 + k * shift for k in range(int(density))]
         for ratio in own or [1.0, *others]:
             root = math.sqrt(ratio)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti._exact import apart
 from tf_ti.openvino.layout import to_last, to_second, with_channels_last
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.deformable import bilinear, clipped, within
@@ -113,6 +114,8 @@ def _convolve(
         return nothing
     if max(dilations) > 1 and (max(strides) > 1 or len(strides) == 3):
         filters, dilations = _dilated(filters, dilations), [1] * len(dilations)
+    if len(strides) == 3:
+        x = apart(x)
     # The default layout has no gradient for three axes in eager mode.
     layout = ("NWC", "NHWC", "NDHWC")[len(strides) - 1]
     return tf.nn.convolution(x, filters, strides, "VALID", layout, dilations)

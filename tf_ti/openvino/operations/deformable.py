@@ -70,7 +70,9 @@ def _deformable_psroi_pooling(
         point += multiplied(divided(step, bin), _ramp(bin, x.dtype, 6, 4 + i))
         points.append(point)
     rows, columns = points
-    is_inside = (_between(rows, height) & _between(columns, width)) & (region[..., 0] >= 0)
+    is_inside = _between(rows, height) & _between(columns, width)
+    is_real = real_regions(rois[:, 0]) & (rois[:, 0] >= 0)
+    is_inside &= tf.reshape(is_real, [-1, 1, 1, 1, 1, 1])
     channel = _ramp(classes, tf.int64, 6, 1) * size + _ramp(size, tf.int64, 6, 2)
     channel = channel * size + _ramp(size, tf.int64, 6, 3)
     image = tf.maximum(tf.cast(region[..., 0], tf.int64), 0) * channels + channel
@@ -97,6 +99,11 @@ def _moved(
     taken = tf.reshape(taken, [-1, shared // 2, 2, size, size, 1, 1])
     taken = tf.repeat(taken, 2 * classes // shared, axis=1) * op.number("trans_std", 1.0)
     return [taken[:, :, 1], taken[:, :, 0]]
+
+
+def real_regions(images: tf.Tensor) -> tf.Tensor:
+    """The regions before the first of image -1, which ends the list."""
+    return tf.math.cumprod(tf.cast(tf.cast(images, tf.int64) != -1, tf.int64)) > 0
 
 
 def _between(x: tf.Tensor, extent: int | tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti._exact import divided, hidden, is_rewritten, negated
+from tf_ti._exact import apart, divided, hidden, is_rewritten, negated
 from tf_ti.openvino.operation import Operation, register
 
 _Name = str | tuple[str, str]  # of an operation; with its opset, if that is not the first
@@ -44,8 +44,6 @@ _UNARY: dict[_Name, Callable[..., tf.Tensor]] = {
     ("Asinh", "opset4"): tf.asinh,
     ("Atanh", "opset4"): tf.atanh,
     ("ErfInv", "opset17"): _erf_inv,
-    ("HSwish", "opset4"): lambda x: x * tf.nn.relu6(x + 3) / 6,
-    ("HSigmoid", "opset5"): lambda x: tf.nn.relu6(x + 3) / 6,
     ("Identity", "opset16"): tf.identity,
     ("IsFinite", "opset10"): tf.math.is_finite,
     ("IsNaN", "opset10"): tf.math.is_nan,
@@ -262,6 +260,8 @@ def _holds(dtype: tf.DType, scalar: tf.DType) -> bool:
 
 @register("Elu")
 def _elu(op: Operation, x: tf.Tensor) -> tf.Tensor:
+    if op.number("alpha") == 1:
+        return tf.nn.elu(x)
     return tf.where(
         x > 0, x, tf.cast(op.number("alpha"), x.dtype) * tf.math.expm1(tf.minimum(x, 0))
     )
@@ -311,13 +311,27 @@ def _fake_quantize(
 
 @register("Gelu", "opset2")
 def _gelu_by_erf(op: Operation, x: tf.Tensor) -> tf.Tensor:
-    return tf.nn.gelu(x)
+    return _before_a_factor(op, tf.nn.gelu(x))
 
 
 @register("Gelu", "opset7")
 def _gelu(op: Operation, x: tf.Tensor) -> tf.Tensor:
     mode = op.text("approximation_mode", "ERF", among=("ERF", "TANH"))
-    return tf.nn.gelu(x, approximate=mode == "TANH")
+    return _before_a_factor(op, tf.nn.gelu(x, approximate=mode == "TANH"))
+
+
+@register("HSwish", "opset4")
+def _hswish(op: Operation, x: tf.Tensor) -> tf.Tensor:
+    return _before_a_factor(op, x * tf.nn.relu6(x + 3) / 6)
+
+
+@register("HSigmoid", "opset5")
+def _hsigmoid(op: Operation, x: tf.Tensor) -> tf.Tensor:
+    return _before_a_factor(op, tf.nn.relu6(x + 3) / 6)
+
+
+def _before_a_factor(op: Operation, y: tf.Tensor) -> tf.Tensor:
+    return apart(y) if op.readers(0) & {"Divide", "Multiply"} else y
 
 
 @register("HardSigmoid")

@@ -109,7 +109,8 @@ def _interpolated(
         op.text("coordinate_transformation_mode", "half_pixel", _COORDINATES),
         op.text("nearest_mode", "round_prefer_floor", _NEAREST),
         op.flag("antialias", False),
-        op.number("cube_coeff", -0.5 if mode in _PILLOW else -0.75),
+        # As Pillow, OpenVINO has one kernel here, and ignores the attribute.
+        -0.5 if mode in _PILLOW else op.number("cube_coeff", -0.75),
     )
     x = _with_pads(op, x)
     if op.text("shape_calculation_mode", among=("sizes", "scales")) == "sizes":

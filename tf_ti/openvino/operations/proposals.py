@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti._exact import negated
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of
 
@@ -82,7 +83,7 @@ def _best(
         first = tf.argmax(tf.cast(alive, tf.int32), axis=1, output_type=tf.int32)[:, tf.newaxis]
         own = [tf.gather(side, first, batch_dims=1) for side in corners]
         is_first = (number == first) & alive
-        alive &= ~(is_first | (_overlap(own, corners, wide) > threshold))
+        alive &= ~is_first & negated(_overlap(own, corners, wide) > threshold)
         return step + 1, alive, kept | is_first
 
     start = 0, is_candidate, tf.zeros_like(is_candidate)

@@ -133,15 +133,28 @@ def _sequence_options(op: Operation, kind: str) -> dict[str, Any]:
     return {**_options(op, kind), "direction": op.text("direction").lower()}
 
 
+def _lengths(op: Operation, position: int) -> tf.Tensor | None:
+    """The lengths of sequences; None where each sequence has all steps.
+
+    OpenVINO gives ONNX's sequences without lengths the number of steps as their lengths.
+    """
+    return None if op.repeats_extent(position, 0, 1) else op.inputs[position]
+
+
 def _zeros_without_steps(
     op: Operation, position: int, outputs: tuple[tf.Tensor, ...]
 ) -> tuple[tf.Tensor, ...]:
     """The last states of sequences of no steps are zeros in OpenVINO, the first ones in tf_ti."""
-    known = op.known(position)
+    known, lengths = op.known(position), _lengths(op, position)
     if known is not None and np.all(known > 0):
         return outputs
     y, *states = outputs
-    has_steps = op.inputs[position][:, tf.newaxis, tf.newaxis] > 0
+    if lengths is not None:
+        has_steps = lengths[:, tf.newaxis, tf.newaxis] > 0
+    elif op.inputs[0].shape[1] is None:
+        has_steps = tf.shape(op.inputs[0])[1] > 0
+    else:
+        return outputs if op.inputs[0].shape[1] else (y, *map(tf.zeros_like, states))
     return (y, *(tf.where(has_steps, state, tf.zeros([], state.dtype)) for state in states))
 
 
@@ -177,7 +190,8 @@ def _lstm_sequence(
     b: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
     options = _sequence_options(op, "lstm")
-    outputs = tf_ti.lstm_sequence(x, hidden, cell, lengths, w, r, b, **options)
+    given = _lengths(op, 3)
+    outputs = tf_ti.lstm_sequence(x, hidden, cell, given, w, r, b, **options)
     return _zeros_without_steps(op, 3, outputs)
 
 
@@ -191,7 +205,8 @@ def _gru_sequence(
     r: tf.Tensor,
     b: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
-    outputs = tf_ti.gru_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "gru"))
+    given, options = _lengths(op, 2), _sequence_options(op, "gru")
+    outputs = tf_ti.gru_sequence(x, hidden, given, w, r, b, **options)
     return _zeros_without_steps(op, 2, outputs)
 
 
@@ -205,5 +220,6 @@ def _rnn_sequence(
     r: tf.Tensor,
     b: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
-    outputs = tf_ti.rnn_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "rnn"))
+    given, options = _lengths(op, 2), _sequence_options(op, "rnn")
+    outputs = tf_ti.rnn_sequence(x, hidden, given, w, r, b, **options)
     return _zeros_without_steps(op, 2, outputs)

@@ -4,13 +4,19 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import axes_of, extents, positive, rank_of, static_axes
+
+_MOST_OF_SOFTMAX = 5  # the most axes that TensorFlow's kernels take
 
 
 def _mean(x: tf.Tensor, axes: list[int] | tf.Tensor, keep: bool) -> tf.Tensor:
     if not x.dtype.is_integer:
-        return tf.reduce_mean(x, axes, keep)
+        mean = tf.reduce_mean(x, axes, keep)
+        if isinstance(axes, list) and all(_tf.known_extent(x, axis) for axis in axes):
+            return mean
+        return tf.where(tf.size(x) > 0, mean, tf.zeros([], x.dtype))  # 0 of no elements
     sums = tf.reduce_sum(tf.cast(x, tf.int64), axes, keep)
     count = tf.size(x, tf.int64) // tf.maximum(tf.size(sums, tf.int64), 1)
     return tf.cast(tf.truncatediv(sums, tf.maximum(count, 1)), x.dtype)
@@ -45,7 +51,10 @@ def _register(name: str | tuple[str, str], reduce: Callable[..., tf.Tensor]) -> 
 
     @register(type, opset)
     def _(op: Operation, x: tf.Tensor, axes: tf.Tensor) -> tf.Tensor:
-        return reduce(x, axes_of(op, 1, rank_of(op, x)), op.flag("keep_dims", False))
+        axes = axes_of(op, 1, rank_of(op, x))
+        if isinstance(axes, list):  # OpenVINO lets a file name an axis twice
+            axes = sorted(set(axes))
+        return reduce(x, axes, op.flag("keep_dims", False))
 
 
 for _name, _reduce in _REDUCTIONS.items():
@@ -54,7 +63,13 @@ for _name, _reduce in _REDUCTIONS.items():
 
 @register("Softmax", ["opset1", "opset8"])
 def _softmax(op: Operation, x: tf.Tensor) -> tf.Tensor:
-    return tf.nn.softmax(x, op.axis(op.integer("axis", 1), rank_of(op, x)))
+    axis = op.axis(op.integer("axis", 1), rank_of(op, x))
+    if rank_of(op, x) <= _MOST_OF_SOFTMAX:
+        return tf.nn.softmax(x, axis)
+    moved = tf.experimental.numpy.moveaxis(x, axis, -1)
+    rows = tf.reshape(moved, [-1, extents(moved)[-1]])
+    y = tf.reshape(tf.nn.softmax(rows), tf.shape(moved))
+    return tf.experimental.numpy.moveaxis(y, -1, axis)
 
 
 @register("LogSoftmax", "opset5")
@@ -177,9 +192,12 @@ def _lrn(op: Operation, x: tf.Tensor, axes: tf.Tensor) -> tf.Tensor:
 
 
 def _window_sums(x: tf.Tensor, axis: int, size: int) -> tf.Tensor:
-    """Sums of each number and its neighbours, `size` in all, as a product with a band matrix."""
-    extent, below = extents(x)[axis], (size - 1) // 2
-    band = tf.linalg.band_part(tf.ones([extent, extent], x.dtype), below, size - 1 - below)
+    """Sums of each number and its neighbours, as a product with a band matrix.
+
+    As in OpenVINO there are as many on both sides, and of an even size one less in all.
+    """
+    extent, beside = extents(x)[axis], (size - 1) // 2
+    band = tf.linalg.band_part(tf.ones([extent, extent], x.dtype), beside, beside)
     return product_along(x, band, axis)
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti._exact import divided, multiplied
 from tf_ti.openvino.operation import Operation, register
+from tf_ti.openvino.operations.deformable import real_regions
 from tf_ti.openvino.operations.elementwise import half_away_from_zero
 from tf_ti.openvino.operations.interpolation import clipped, cubic_weights, rounded
 from tf_ti.openvino.operations.shapes import as_shape, extents, positive, rank_of
@@ -410,10 +411,8 @@ class _Regions:
         self._x = tf.transpose(x, [0, 4, 5, *order])
         image, left, top, right, bottom = tf.unstack(tf.cast(rois, dtype), 5, axis=1)
         self.corners = [side[:, tf.newaxis] for side in (top, left, bottom, right)]
-        # The first region of no image ends the list.
-        image = tf.cast(image, tf.int64)
-        self._is_real = tf.math.cumprod(tf.cast(image != -1, tf.int64)) > 0
-        self._images = tf.where(self._is_real, image, 0)
+        self._is_real = real_regions(image)
+        self._images = tf.where(self._is_real, tf.cast(image, tf.int64), 0)
 
     def interpolated(self, bins: Sequence[int], pooled: Sequence[int]) -> tf.Tensor:
         """The means over bins of samples at points from corner to corner of each bin."""

@@ -1,5 +1,8 @@
 """Operations that move numbers: shapes, slices, gathers, scatters, sorting."""
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,6 +34,14 @@ def extents(x: tf.Tensor, dtype: tf.DType = tf.int64) -> list[int | tf.Tensor]:
 
 def as_shape(*extents: int | tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.cast(extent, tf.int64) for extent in extents])
+
+
+def along_one(x: tf.Tensor, axis: int, function: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """Applies a function to an axis, as the second of three axes."""
+    before, after = extents(x)[:axis], extents(x)[axis + 1 :]
+    shape = as_shape(math.prod(before), extents(x)[axis], math.prod(after))
+    middle = function(tf.reshape(x, shape))
+    return tf.reshape(middle, as_shape(*before, extents(middle)[1], *after))
 
 
 def static_axes(op: Operation, position: int, rank: int) -> list[int]:
@@ -68,6 +79,7 @@ def _inverse(order: list[int] | tf.Tensor) -> np.ndarray | tf.Tensor:
 
 
 _MOST_DIMENSIONS = 254  # TensorFlow's limit
+_MOST_RANK = 5  # of what TensorFlow's MirrorPad and ReverseSequence take
 
 
 def rank_by(op: Operation, position: int) -> int:
@@ -128,12 +140,10 @@ def _squeeze(op: Operation, x: tf.Tensor, axes: tf.Tensor | None = None) -> tf.T
     if tf.is_tensor(axes):
         return _squeezed(x, axes, skips)
     if not axes:
-        if None in x.shape.as_list():
-            raise op.error("without axes, the shape must be known")
         return tf.squeeze(x)
     if skips:
         if any(_tf.known_extent(x, axis) is None for axis in axes):
-            raise op.error("with allow_axis_skip, the extents of axes must be known")
+            return _squeezed(x, tf.constant(axes), skips)
         axes = [axis for axis in axes if _tf.known_extent(x, axis) == 1]
         return tf.squeeze(x, axes) if axes else tf.identity(x)
     return tf.squeeze(x, axes)
@@ -245,17 +255,29 @@ def _pad(
     mode = op.text("pad_mode", among=("constant", "edge", "reflect", "symmetric"))
     rank = rank_of(op, x)
     begin, end = (tf.cast(sizes, tf.int64) for sizes in (begin, end))
+    fill = tf.zeros([], x.dtype) if value is None else tf.cast(value, x.dtype)
+    if rank <= _MOST_RANK:
+        return _padded(x, begin, end, mode, fill)
+    for axis in range(rank):
+        before, after = (tf.pad(side[axis, tf.newaxis], [[1, 1]]) for side in (begin, end))
+        pad = functools.partial(_padded, begin=before, end=after, mode=mode, fill=fill)
+        x = along_one(x, axis, pad)
+    return x
+
+
+def _padded(
+    x: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, mode: str, fill: tf.Tensor
+) -> tf.Tensor:
     # Negative pads crop.
     own = tf.shape(x, tf.int64)
     start = tf.maximum(-begin, 0)
     x = tf.slice(x, start, tf.maximum(own - start - tf.maximum(-end, 0), 0))
     pads = tf.stack([tf.maximum(begin, 0), tf.maximum(end, 0)], axis=1)
     if mode == "constant":
-        fill = tf.zeros([], x.dtype) if value is None else tf.cast(value, x.dtype)
         return tf.pad(x, pads, constant_values=fill)
     if mode in ("reflect", "symmetric"):
         return tf.pad(x, pads, mode=mode.upper())
-    for axis in range(rank):
+    for axis in range(x.shape.rank):
         extent = tf.shape(x, tf.int64)[axis]
         positions = tf.range(-pads[axis, 0], extent + pads[axis, 1])
         x = tf.gather(x, tf.clip_by_value(positions, 0, extent - 1), axis=axis)
@@ -386,8 +408,11 @@ def _gathered(
     indices = tf.cast(indices, tf.int64)
     if op.registered == "opset8":
         indices = tf.where(indices < 0, indices + extent, indices)
-    # Indices out of range give zeros.
+    # Indices out of range give zeros, also of an axis without elements, which gets one to read.
     inside = (indices >= 0) & (indices < extent)
+    if not (isinstance(extent, int) and extent):
+        missing = tf.cast(tf.equal(extent, 0), tf.int64)
+        x = along_one(x, axis, lambda middle: tf.pad(middle, [[0, 0], [0, missing], [0, 0]]))
     taken = tf.gather(x, tf.where(inside, indices, 0), axis=axis, batch_dims=batch_dims)
     for _ in range(axis - batch_dims):
         inside = tf.expand_dims(inside, batch_dims)
@@ -482,6 +507,8 @@ def _scatter(
 def _scatter_nd_update(
     op: Operation, x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor
 ) -> tf.Tensor:
+    if indices.shape.rank == 1:  # one index: a list of one
+        indices, updates = indices[tf.newaxis], updates[tf.newaxis]
     return _scatter(op, op.text("reduction", "none"), x, _wrapped(x, indices), updates)
 
 
@@ -534,17 +561,25 @@ def _reverse_sequence(op: Operation, x: tf.Tensor, lengths: tf.Tensor) -> tf.Ten
     rank = rank_of(op, x)
     batch_axis = op.axis(op.integer("batch_axis", 0), rank)
     seq_axis = op.axis(op.integer("seq_axis", 1), rank)
-    return tf.reverse_sequence(x, tf.cast(lengths, tf.int64), seq_axis, batch_axis)
+    lengths = tf.cast(lengths, tf.int64)
+    if rank <= _MOST_RANK or batch_axis == seq_axis:
+        return tf.reverse_sequence(x, lengths, seq_axis, batch_axis)
+    own = extents(x)
+    first, second = sorted([batch_axis, seq_axis])
+    parts = own[:first], own[first + 1 : second], own[second + 1 :]
+    before, between, after = map(math.prod, parts)
+    flat = tf.reshape(x, as_shape(before, own[first], between, own[second], after))
+    axes = (3, 1) if batch_axis == first else (1, 3)
+    return tf.reshape(tf.reverse_sequence(flat, lengths, *axes), as_shape(*own))
 
 
 @register("Range", ["opset1", "opset4"])
 def _range(op: Operation, start: tf.Tensor, stop: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
     dtype = op.dtype("output_type", start.dtype)
     start, stop, step = (tf.reshape(value, []) for value in (start, stop, step))
-    if dtype.is_integer and start.dtype.is_floating:
-        start, stop, step = (tf.cast(value, tf.float64) for value in (start, stop, step))
-        return tf.cast(tf.range(start, stop, step), dtype)
-    wide = tf.int64 if dtype.is_integer else dtype
+    wide = dtype
+    if dtype.is_integer:
+        wide = tf.float64 if start.dtype.is_floating else tf.int64
     start, stop, step = (tf.cast(value, wide) for value in (start, stop, step))
     # If steps lead away from the end, the range is empty.
     stop = tf.where(step > 0, tf.maximum(start, stop), tf.minimum(start, stop))
@@ -607,15 +642,23 @@ def _top_k(op: Operation, x: tf.Tensor, k: tf.Tensor) -> tuple[tf.Tensor, tf.Ten
     moved = tf.transpose(x, order)
     is_min = op.text("mode", among=("max", "min")) == "min"
     k = tf.cast(tf.reshape(k, []), tf.int32)
-    # A stable sort keeps the first of equal numbers first, for max and for min.
-    direction = "ASCENDING" if is_min else "DESCENDING"
-    indices = tf.argsort(moved, axis=-1, direction=direction, stable=True)[..., :k]
+    # Of equal numbers the first one comes first, for max and for min.
+    if is_min:
+        values, indices = tf.math.top_k(_backwards(moved), k)
+        values = _backwards(values)
+    else:
+        values, indices = tf.math.top_k(moved, k)
     if op.text("sort", among=("none", "index", "value")) == "index":
         indices = tf.sort(indices, axis=-1)
-    values = tf.gather(moved, indices, batch_dims=rank - 1)
+        values = tf.gather(moved, indices, batch_dims=rank - 1)
     back = np.argsort(order)
     dtype = op.dtype("index_element_type", tf.int32)
     return tf.transpose(values, back), tf.cast(tf.transpose(indices, back), dtype)
+
+
+def _backwards(x: tf.Tensor) -> tf.Tensor:
+    """Numbers in the opposite order. (The least integer has no negative.)"""
+    return tf.bitwise.invert(x) if x.dtype.is_integer else -x
 
 
 @register("Unique", "opset10")

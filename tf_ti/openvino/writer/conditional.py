@@ -8,13 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.openvino.writer.conversion import Node, Value, positions_read, writes
+from tf_ti.openvino.writer.conversion import Node, Value, composes, positions_read, writes
 from tf_ti.openvino.writer.lists import Elements
 from tf_ti.openvino.writer.network import (
     Body,
     Operand,
     Port,
-    Surroundings,
     element_type_of,
     shape_of,
 )
@@ -22,10 +21,37 @@ from tf_ti.openvino.writer.network import (
 
 @writes("If", "StatelessIf")
 def _if(op: Node, condition: Operand, *inputs: Value) -> list[Value | None]:
+    known = op.known(0)
+    if known is not None:  # the shapes of the other branch need not go together
+        is_true = bool(known) if known.ndim == 0 else known.size > 0
+        graph = _graph_of(op, "then" if is_true else "else")
+        return op.run(graph, inputs, graph.outputs)
     if op.op.inputs[0].dtype != tf.bool:
         zero = np.zeros([], op.op.inputs[0].dtype.as_numpy_dtype)
         condition = op.add("NotEqual", condition, zero, outputs=[element_type_of(tf.bool)])
     return _If(op, condition, inputs).write()
+
+
+def _graph_of(op: Node, tag: str) -> Any:
+    """The graph of a branch."""
+    shapes = [tensor.shape for tensor in op.op.inputs[1:]]
+    return _tf.function_graph(op.op, op.op.get_attr(f"{tag}_branch").name, shapes)
+
+
+@composes("Case", "StatelessCase")
+def _case(op: Node, index: tf.Tensor, *inputs: tf.Tensor) -> list[tf.Tensor]:
+    """Conditionals choose a half of the branches, and so on: OpenVINO compiles deep ones slowly."""
+    branches = [_tf.find_function(op.op.graph, f.name) for f in op.op.get_attr("branches")]
+    count = len(branches)
+    index = tf.where((index < 0) | (index >= count), count - 1, index)
+
+    def chosen(first: int, end: int) -> list[tf.Tensor]:
+        if end - first == 1:
+            return list(_tf.call_flat(branches[first], inputs))
+        middle = (first + end) // 2
+        return tf.cond(index < middle, lambda: chosen(first, middle), lambda: chosen(middle, end))
+
+    return chosen(0, count)
 
 
 class _If:
@@ -35,11 +61,7 @@ class _If:
         self.op, self.inputs = op, inputs
         self.ports: list[Any] = [condition]
         self.used = [i for i in range(len(op.op.outputs)) if op.is_used(i)]
-        shapes = [t.shape for t in op.op.inputs[1:]]
-        self.graphs = {
-            tag: _tf.function_graph(op.op, op.op.get_attr(f"{tag}_branch").name, shapes)
-            for tag in ("then", "else")
-        }
+        self.graphs = {tag: _graph_of(op, tag) for tag in ("then", "else")}
         self.reads = {
             tag: positions_read(
                 graph, [graph.outputs[i] for i in self.used], op.conversion.assigning(graph)
@@ -90,7 +112,7 @@ class _If:
             self.ports.append(value)
             return parameter
 
-        network = op.conversion.network(Surroundings(op.network, feed))
+        network = op.body(feed)
         body = Body(network, f"{tag}_body", f"{tag}_port_map")
         values: list[Any] = list(self.inputs)
         for i, port in fed.items():

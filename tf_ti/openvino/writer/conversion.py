@@ -1,16 +1,19 @@
 """Converts the graph of a TensorFlow function to layers, each operation by its own function."""
 
 import collections
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.openvino.errors import IRError, shown, some
+from tf_ti.openvino.model import MOST_NESTED
 from tf_ti.openvino.writer import layout
+from tf_ti.openvino.writer.advice import ADVICE
 from tf_ti.openvino.writer.network import (
     VIEWS,
     Layer,
@@ -25,30 +28,95 @@ from tf_ti.openvino.writer.network import (
 )
 from tf_ti.openvino.writer.states import ASSIGNMENTS, States
 
+
+class Complex(NamedTuple):
+    """The counterpart of a tensor of complex numbers, which OpenVINO does not have."""
+
+    real: Any
+    imag: Any
+
+    @classmethod
+    def of(cls, value: np.ndarray) -> "Complex":
+        return cls(value.real.copy(), value.imag.copy())
+
+
 # The counterpart of a tensor of the function: the output of a layer, or a constant. The handle of a
-# variable stays a tensor, for those that read it; of a TensorList there are `lists.Elements`.
+# variable stays a tensor, which operations read. A TensorList becomes `lists.Elements`, and complex
+# numbers become `Complex`.
 Value: TypeAlias = Operand | tf.Tensor
 Function = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Function)
 _TABLE: dict[str, Function] = {}
+_OF_COMPLEX = " of complex numbers"  # what the table adds to the types of operations on these
 
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
-_HARMLESS = _tf.READS | {"Assert", "VarHandleOp"}  # stateful, but no obstacle
+_HARMLESS = _tf.READS | {"Assert", "Empty", "VarHandleOp"}  # stateful, but no obstacle
 _SMALL = 64  # the most elements of a tensor that is evaluated here, if possible
+_DRAWN = 2**22  # the same of random numbers of a known seed, which IR cannot draw
 
 
-def writes(*op_types: str) -> Callable[[_Function], _Function]:
+def writes(*op_types: str, of_complex: bool = False) -> Callable[[_Function], _Function]:
     """Registers a function that writes the operations of some types.
 
     The function takes the `Node` and the operation's inputs. It returns the output, or a list of
-    the first outputs. Outputs that nothing reads may be None.
+    the first outputs. Outputs that nothing reads may be None. With `of_complex` it writes those
+    that take or give complex numbers.
     """
 
     def add(function: _Function) -> _Function:
-        _TABLE.update(dict.fromkeys(op_types, function))
+        for op_type in op_types:
+            _TABLE[op_type + _OF_COMPLEX * of_complex] = function
         return function
 
     return add
+
+
+def composes(*op_types: str, of_complex: bool = False) -> Callable[[_Function], _Function]:
+    """Registers a function that computes the operations of some types by others, written instead.
+
+    The function takes the `Node`, and the operation's inputs as tensors of the current graph. Known
+    small inputs are constants; complex numbers are `Complex` pairs of tensors. The function returns
+    the output, or a list of the outputs.
+    """
+
+    def add(function: _Function) -> _Function:
+        writes(*op_types, of_complex=of_complex)(functools.partial(_write_composed, function))
+        return function
+
+    return add
+
+
+def _write_composed(function: Function, node: "Node", *inputs: Value) -> list[Value | None]:
+    op = node.op
+    with op.graph.as_default():  # around the composed graph, which calls its functions
+        graph = _tf.FuncGraph(op.name)
+    arguments: list[Value] = []
+
+    def given(value: Value, dtype: tf.DType, shape: tf.TensorShape, known: Any) -> tf.Tensor:
+        if known is not None and known.size <= _SMALL:
+            return tf.constant(known, dtype)
+        placeholder = tf.compat.v1.placeholder(dtype, shape)
+        graph.inputs.append(placeholder)
+        arguments.append(value)
+        return placeholder
+
+    with graph.as_default(), tf.name_scope(op.name):
+        tensors: list[Any] = []
+        for k, (value, tensor) in enumerate(zip(inputs, op.inputs)):
+            if isinstance(value, Complex):
+                parts = [
+                    given(part, tensor.dtype.real_dtype, node.shape(k), None) for part in value
+                ]
+                tensors.append(Complex(*parts))
+            else:
+                tensors.append(given(value, tensor.dtype, node.shape(k), node.known(k)))
+        try:
+            outputs = function(node, *tensors)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, IRError):
+                raise
+            raise node.error(f"it cannot be composed of other operations: {error}") from error
+    return node.run(graph, arguments, _listed(outputs))
 
 
 class Node:
@@ -61,9 +129,10 @@ class Node:
         op: tf.Operation,
         inputs: Sequence[Value],
         used: frozenset[Any],
+        values: Mapping[Any, Any],
     ):
         self.conversion, self.network, self.op, self.inputs = conversion, network, op, inputs
-        self._used = used
+        self._used, self._values = used, values
 
     def error(self, message: str) -> IRError:
         return IRError(f"{self.op.type} {_named(self.op)}: {message}")
@@ -77,9 +146,28 @@ class Node:
     def is_used(self, output: int) -> bool:
         return self.op.outputs[output].ref() in self._used
 
+    def run(
+        self, graph: Any, arguments: Sequence[Value], outputs: Sequence[Any]
+    ) -> list[Value | None]:
+        """Writes a function in place of the operation, and returns its outputs that are used."""
+        used = [output if self.is_used(k) else None for k, output in enumerate(outputs)]
+        wanted = [tensor for tensor in tf.nest.flatten(used) if tensor is not None]
+        values = iter(self.conversion.run(self.network, graph, arguments, wanted))
+        return tf.nest.map_structure(lambda tensor: None if tensor is None else next(values), used)
+
+    def body(self, feed: Callable[[Port], Port]) -> Network:
+        """Makes the network of a body of the operation's layer; see `Surroundings` for `feed`."""
+        network = Network(self.conversion.weights, Surroundings(self.network, feed))
+        if network.depth > MOST_NESTED:  # OpenVINO may die of them
+            raise self.error(
+                f"there are more than {MOST_NESTED} loops and conditionals in one another; Keras's "
+                "associative_scan makes as many if the signature leaves the extent of its axis open"
+            )
+        return network
+
     def within(self, network: Network) -> "Node":
         """The operation where it adds layers to another network."""
-        return Node(self.conversion, network, self.op, self.inputs, self._used)
+        return Node(self.conversion, network, self.op, self.inputs, self._used, self._values)
 
     def dtype(self, output: int = 0) -> np.dtype:
         return np.dtype(self.op.outputs[output].dtype.as_numpy_dtype)
@@ -109,6 +197,15 @@ class Node:
         if value is None:
             raise self.error(f"input {position} must be a constant")
         return value
+
+    def value_of(self, tensor: tf.Tensor) -> Value:
+        """The value of a tensor that the operation, or one before it, reads."""
+        return self._values[tensor.ref()]
+
+    def before(self, op: tf.Operation) -> "Node":
+        """The node of an earlier operation, which one layer writes together with this one."""
+        inputs = [self.value_of(tensor) for tensor in op.inputs]
+        return Node(self.conversion, self.network, op, inputs, self._used, self._values)
 
     def variable(self, handle: tf.Tensor, dtype: tf.DType) -> Operand:
         """The value that a variable has here."""
@@ -163,11 +260,13 @@ class Conversion:
                 for kind, names in sorted(self.unsupported.items())
             )
             problems.insert(0, f"operations that cannot be written as IR: {'; '.join(kinds)}")
+            plain = (kind.removesuffix(_OF_COMPLEX) for kind in sorted(self.unsupported))
+            problems += dict.fromkeys(ADVICE[kind] for kind in plain if kind in ADVICE)
         if problems:
             raise IRError(". ".join(problems))
 
-    def network(self, surroundings: Surroundings | None = None) -> Network:
-        return Network(self.weights, surroundings)
+    def network(self) -> Network:
+        return Network(self.weights)
 
     def run(
         self,
@@ -196,34 +295,49 @@ class Conversion:
         for op in needed:
             inputs = [values[t.ref()] for t in op.inputs]
             first = len(network.layers)
-            outputs = self._convert(network, op, inputs, used)
+            outputs = self._convert(network, op, inputs, used, values)
             for tensor, value in zip(op.outputs, outputs):
                 values[tensor.ref()] = value
-                if isinstance(value, Port) and value.layer.id >= first and value.shape is None:
-                    value.shape = shape_of(tensor.shape)
+                for port in value if isinstance(value, Complex) else [value]:
+                    if isinstance(port, Port) and port.layer.id >= first and port.shape is None:
+                        port.shape = shape_of(tensor.shape)
         return [values[t.ref()] for t in results]
 
     def _convert(
-        self, network: Network, op: tf.Operation, inputs: Sequence[Value], used: frozenset[Any]
+        self,
+        network: Network,
+        op: tf.Operation,
+        inputs: Sequence[Value],
+        used: frozenset[Any],
+        values: Mapping[Any, Any],
     ) -> Sequence[Any]:
         if op.type == "Const":
             return [self._constant(network, op)]
-        if op.type in _CALLS:
-            graph = _tf.function_graph(op, op.get_attr("f").name, [t.shape for t in op.inputs])
+        is_named_by = _tf.find_function(op.graph, op.type) is not None
+        if op.type in _CALLS or is_named_by:
+            name = op.type if is_named_by else op.get_attr("f").name
+            graph = _tf.function_graph(op, name, [t.shape for t in op.inputs])
             return self.run(network, graph, inputs)
         if len(op.outputs) == 1 and (value := _worked_out(op.outputs[0])) is not None:
             return [value]
-        function = _TABLE.get(op.type)
+        if (evaluated := _evaluated(op, inputs)) is not None:
+            return evaluated
+        if (nothing := _nothing(op, inputs)) is not None:
+            return nothing
+        is_complex = any(tensor.dtype.is_complex for tensor in (*op.inputs, *op.outputs))
+        kind = op.type + _OF_COMPLEX * is_complex
+        function = _TABLE.get(kind)
         if function is None:
-            self.unsupported[op.type].append(_named(op))
+            self.unsupported[kind].append(_named(op))
             return self._failures(network, op)
         has_failed = [id(value) in self._failed for value in inputs]
-        if any(tensor.dtype == tf.variant for tensor in itertools.compress(op.inputs, has_failed)):
-            return self._failures(network, op)  # a list is more than a stand-in
-        node = Node(self, network, op, inputs, used)
+        failed = list(itertools.compress(op.inputs, has_failed))
+        if any(tensor.dtype == tf.variant or tensor.dtype.is_complex for tensor in failed):
+            return self._failures(network, op)  # lists and pairs are more than a stand-in
+        node = Node(self, network, op, inputs, used, values)
         try:
             outputs = function(node, *inputs)
-            outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+            outputs = _listed(outputs)
             for i in range(len(op.outputs)):
                 if node.is_used(i) and (i >= len(outputs) or outputs[i] is None):
                     raise node.error(f"its output {i} cannot be written as IR")
@@ -237,6 +351,8 @@ class Conversion:
 
     def _constant(self, network: Network, op: tf.Operation) -> Value:
         value = tf.make_ndarray(op.get_attr("value"))
+        if np.iscomplexobj(value):
+            return Complex.of(value)
         try:
             element_type_of(value.dtype)
         except IRError as error:  # for strings, say
@@ -283,6 +399,11 @@ class Conversion:
                 self._check_effects(_tf.function_graph(op, name, None), frozenset())
             if not names:
                 self.unsupported[op.type].append(_named(op))
+
+
+def _listed(outputs: Any) -> list[Any]:
+    is_one = isinstance(outputs, Complex) or not isinstance(outputs, list | tuple)
+    return [outputs] if is_one else list(outputs)
 
 
 def _named(op: tf.Operation) -> str:
@@ -337,3 +458,55 @@ def _worked_out(tensor: tf.Tensor) -> np.ndarray | None:
         return None
     value = tf.get_static_value(tensor)
     return None if value is None else np.asarray(value, tensor.dtype.as_numpy_dtype)
+
+
+def _evaluated(op: tf.Operation, inputs: Sequence[Value]) -> list[Value] | None:
+    """The values of an operation's small outputs, where all inputs are known and small."""
+    is_known = all(isinstance(value, np.ndarray) and value.size <= _SMALL for value in inputs)
+    if not inputs or not is_known or op.type == "Identity":
+        return None
+    largest = _DRAWN if op.type.startswith("StatelessRandom") else _SMALL
+    if _tf.is_stateful(op) or _functions(op):
+        return None
+    if not all(_has_few_numbers(tensor, largest) for tensor in op.outputs):
+        return None
+    try:
+        with tf.Graph().as_default(), tf.device("CPU"), tf.compat.v1.Session() as session:
+            outputs = _tf.repeat_operation(op, [tf.constant(value) for value in inputs])
+            return [np.asarray(value) for value in session.run(outputs)]
+    except (tf.errors.OpError, ValueError):  # OpenVINO is to say it when the operation runs
+        return None
+
+
+def _has_few_numbers(tensor: tf.Tensor, largest: int) -> bool:
+    """True if a tensor has so many numbers at most."""
+    count = tensor.shape.num_elements()
+    is_small = count is not None and count <= largest
+    return is_small and _has_numbers(tensor) and not tensor.dtype.is_complex
+
+
+def _nothing(op: tf.Operation, inputs: Sequence[Value]) -> list[Any] | None:
+    """The outputs, if an input and they never have elements: OpenVINO may die of such layers.
+
+    The shapes of outputs alone do not tell: those of MatrixDiagV3 that TensorFlow infers are wrong
+    where extents are unknown.
+    """
+    if _tf.is_stateful(op) or any(tensor.shape.num_elements() != 0 for tensor in op.outputs):
+        return None
+    if not any(map(_has_none, inputs)) or not all(map(_has_numbers, op.outputs)):
+        return None
+    arrays = [np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for tensor in op.outputs]
+    return [Complex.of(array) if np.iscomplexobj(array) else array for array in arrays]
+
+
+def _has_none(value: Any) -> bool:
+    if isinstance(value, Complex):
+        return _has_none(value.real)
+    if isinstance(value, Port):
+        return value.layer.type == "Parameter" and 0 in (value.shape or ())
+    return isinstance(value, np.ndarray) and not value.size
+
+
+def _has_numbers(tensor: tf.Tensor) -> bool:
+    dtype = tensor.dtype
+    return dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex

@@ -19,6 +19,7 @@ _CHANNELS_LAST = {
     "NCDHW": False,
     "CHANNELS_FIRST": False,
 }
+_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
 class _Spatial:
@@ -83,14 +84,25 @@ def _convolution(op: Node, x: Operand, filters: Operand) -> Port:
     spatial = _Spatial(op, op.rank(1) - 2)
     if op.op.type == "Conv" and op.attr("batch_dims") != 1:
         raise op.error("OpenVINO has convolutions with one batch axis alone")
+    return _convolved(op, spatial, x, filters, spatial.attr("dilations"), spatial.padding())
+
+
+def _convolved(
+    op: Node,
+    spatial: _Spatial,
+    x: Operand,
+    filters: Operand,
+    dilations: Sequence[int],
+    padding: dict[str, Any],
+) -> Port:
     groups = _groups(op, op.shape(0).with_rank(spatial.count + 2)[spatial.channels])
     y = op.add(
         "Convolution" if groups == 1 else "GroupConvolution",
         spatial.second(x),
         _filters(op, filters, groups),
         strides=spatial.attr("strides"),
-        dilations=spatial.attr("dilations"),
-        **spatial.padding(),
+        dilations=dilations,
+        **padding,
     )
     return spatial.back(y)
 
@@ -280,7 +292,94 @@ def _between_depth_and_space(op: Node, x: Operand) -> Port:
     return spatial.back(op.add(op.op.type, spatial.second(x), **options))
 
 
-@writes("BatchToSpaceND", "SpaceToBatchND")
+@writes("BatchToSpaceND")
+def _batch_to_space(op: Node, x: Operand, blocks: Operand, crops: Operand) -> Port:
+    dilated = _of_dilated_convolution(op.op)
+    if dilated is None:
+        return _between_batch_and_space(op, x, blocks, crops)
+    spread, convolution, pads = dilated
+    node, count = op.before(convolution), op.static(1).size
+    spatial, x = _Spatial(node, node.rank(1) - 2), op.value_of(spread.inputs[0])
+    missing = spatial.count + 2 - op.rank(0)  # tf.nn.conv1d adds an axis
+    pads, dilations = [(0, 0)] * missing + pads, [1] * missing + op.static(1).tolist()
+    pads += [(0, 0)] * (spatial.count - missing - count)
+    dilations += [1] * (spatial.count - missing - count)
+    if missing:
+        x = op.add("Unsqueeze", x, np.asarray([1]))
+    before, after = zip(*pads)
+    padding = {"auto_pad": "explicit", "pads_begin": before, "pads_end": after}
+    y = _convolved(node, spatial, x, node.inputs[1], dilations, padding)
+    return op.add("Squeeze", y, np.asarray([1])) if missing else y
+
+
+def _of_dilated_convolution(
+    op: tf.Operation,
+) -> tuple[tf.Operation, tf.Operation, list[tuple[int, int]]] | None:
+    """What makes a dilated convolution of one between blocks, as tf.nn.convolution does.
+
+    Returns the SpaceToBatchND, the convolution, and the pads along the axes of blocks; or None.
+    """
+    convolution = op.inputs[0].op
+    of_one_axis = convolution.type == "Squeeze"
+    if of_one_axis:
+        if convolution.get_attr("squeeze_dims") not in ([1], [-3]):
+            return None
+        convolution = convolution.inputs[0].op
+    if convolution.type not in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
+        return None
+    spread = convolution.inputs[0].op
+    if of_one_axis:
+        if spread.type != "ExpandDims" or tf.get_static_value(spread.inputs[1]) not in (1, -3):
+            return None
+        spread = spread.inputs[0].op
+    if spread.type != "SpaceToBatchND":
+        return None
+    is_plain = (
+        convolution.get_attr("data_format") in (b"NHWC", b"NDHWC")
+        and convolution.get_attr("padding") == b"VALID"
+        and {*convolution.get_attr("strides"), *convolution.get_attr("dilations")} <= {1}
+    )
+    rank = convolution.inputs[0].shape.rank
+    blocks, others = (tf.get_static_value(each.inputs[1]) for each in (op, spread))
+    if not is_plain or rank is None or blocks is None or not np.array_equal(blocks, others):
+        return None
+    if len(blocks) > rank - 2 - of_one_axis:
+        return None
+    pads = []
+    for axis in range(len(blocks)):
+        ends = [_total(each.inputs[2], (axis, end)) for each in (spread, op) for end in (0, 1)]
+        (begin, *open_begin), (end, *open_end), (cut, *open_cut), (crop, *open_crop) = ends
+        if open_begin or open_cut or cut or sorted(open_end) != sorted(open_crop) or end < crop:
+            return None
+        pads.append((begin, end - crop))
+    return spread, convolution, pads
+
+
+def _total(tensor: tf.Tensor, index: tuple[int, ...]) -> list[Any]:
+    """An element of a tensor of integers as a sum: a number, and elements that are not known."""
+    known, op = tf.get_static_value(tensor), tensor.op
+    if known is not None:
+        return [int(known[index])]
+    if op.type == "Identity":
+        return _total(op.inputs[0], index)
+    if op.type == "Pack" and op.get_attr("axis") == 0:
+        return _total(op.inputs[index[0]], index[1:])
+    if op.type == "AddV2" and all(each.shape == tensor.shape for each in op.inputs):
+        (first, *some), (second, *others) = (_total(each, index) for each in op.inputs)
+        return [first + second, *some, *others]
+    whole = op.inputs[0] if op.type == "StridedSlice" else None
+    if whole is not None and whole.shape.is_fully_defined():
+        limits = [tf.get_static_value(each) for each in op.inputs[1:]]
+        if all(limit is not None for limit in limits):
+            places = np.arange(whole.shape.num_elements()).reshape(whole.shape)
+            masks = {name: op.get_attr(name) for name in _MASKS}
+            with tf.init_scope():
+                place = tf.strided_slice(places, *limits, **masks).numpy()[index]
+            return _total(whole, tuple(map(int, np.unravel_index(place, whole.shape))))
+    return [0, (tensor.name, index)]
+
+
+@writes("SpaceToBatchND")
 def _between_batch_and_space(op: Node, x: Operand, blocks: Operand, pads: Operand) -> Port:
     dtype = op.op.inputs[2].dtype.as_numpy_dtype
     values = [np.asarray(op.static(1), dtype), *columns(op, 2, dtype)]

@@ -1,5 +1,8 @@
 """Operations on elements."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -23,7 +26,6 @@ _UNARY = {
     "Floor": "Floor",
     "Log": "Log",
     "LogicalNot": "LogicalNot",
-    "Neg": "Negative",
     "Relu": "Relu",
     "Sigmoid": "Sigmoid",
     "Sign": "Sign",
@@ -36,8 +38,6 @@ _UNARY = {
     "Tanh": "Tanh",
 }
 _BINARY = {
-    "Add": "Add",
-    "AddV2": "Add",
     "BitwiseAnd": ("BitwiseAnd", "opset13"),
     "BitwiseOr": ("BitwiseOr", "opset13"),
     "BitwiseXor": ("BitwiseXor", "opset13"),
@@ -47,12 +47,16 @@ _BINARY = {
     "Maximum": "Maximum",
     "Minimum": "Minimum",
     "Mod": "Mod",
-    "Mul": "Multiply",
-    "Pow": "Power",
     "RealDiv": "Divide",
+    "TruncateMod": "Mod",
+}
+_ARITHMETIC = {
+    "Add": "Add",
+    "AddV2": "Add",
+    "Neg": "Negative",
+    "Pow": "Power",
     "SquaredDifference": "SquaredDifference",
     "Sub": "Subtract",
-    "TruncateMod": "Mod",
 }
 _TESTS = {
     "Equal": "Equal",
@@ -66,10 +70,34 @@ _OF_ONE = {"IsFinite": "IsFinite", "IsInf": "IsInf", "IsNan": "IsNaN"}
 _BOOLEAN = [element_type_of(tf.bool)]
 
 
+def computed(
+    op: Node, type: str, *inputs: Operand, rest: Sequence[Operand] = (), **fields: Any
+) -> Operand:
+    """Adds a layer that computes with numbers, and has the rest of its inputs, as TensorFlow does.
+
+    OpenVINO's CPU plugin rounds quotients of 8 bits, and stops at the limits of the type.
+    """
+    dtype = op.op.outputs[0].dtype
+    if not dtype.is_integer or dtype.size > 1:
+        return op.add(type, *inputs, *rest, **fields)
+    numbers = (converted(op, x, dtype, tf.int32) for x in inputs)
+    return converted(op, op.add(type, *numbers, *rest, **fields), tf.int32, dtype)
+
+
+def converted(op: Node, x: Operand, source: tf.DType, target: tf.DType) -> Operand:
+    """The numbers in another type, to which OpenVINO's Convert goes as TensorFlow's Cast does."""
+    if source == target:
+        return x
+    kind = element_type_of(target)
+    return op.add("Convert", x, outputs=[kind], destination_type=kind.name)
+
+
 def _register() -> None:
     for op_type, name in (_UNARY | _BINARY).items():
         type, version = (name, "opset1") if isinstance(name, str) else name
         writes(op_type)(lambda op, *x, t=type, v=version: op.add(t, *x, version=v))
+    for op_type, type in _ARITHMETIC.items():
+        writes(op_type)(lambda op, *x, t=type: computed(op, t, *x))
     for op_type, type in _TESTS.items():
         writes(op_type)(lambda op, *x, t=type: op.add(t, *x, outputs=_BOOLEAN))
     for op_type, type in _OF_ONE.items():
@@ -100,18 +128,53 @@ def _identity_n(op: Node, *inputs: Value) -> list[Value]:
 @writes("Cast")
 def _cast(op: Node, x: Operand) -> Operand:
     source, target = op.op.inputs[0].dtype, op.op.outputs[0].dtype
-    kind = element_type_of(target)
-    if source == target:
-        return x
-    if target == tf.bool:
+    if target == tf.bool and source != tf.bool:
         zero = np.asarray(0, source.as_numpy_dtype)
         return op.add("NotEqual", x, zero, outputs=_BOOLEAN)
-    return op.add("Convert", x, outputs=[kind], destination_type=kind.name)
+    return converted(op, x, source, target)
+
+
+@writes("Mul")
+def _product(op: Node, x: Operand, y: Operand) -> Operand:
+    of_gelu = _of_gelu(op.op)
+    if of_gelu is not None:  # layers of Erfc would be as precise, but slow
+        return op.add("Gelu", op.value_of(of_gelu), version="opset7", approximation_mode="ERF")
+    return computed(op, "Multiply", x, y)
+
+
+def _of_gelu(op: tf.Operation) -> tf.Tensor | None:
+    """The tensor x of tf.nn.gelu: of a product x / 2 * erfc(-x / sqrt(2))."""
+    half, factors = _factors(op.outputs[0])
+    tails = [factor for factor in factors if factor.op.type == "Erfc"]
+    others = [factor for factor in factors if factor.op.type != "Erfc"]
+    if len(tails) != 1 or len(others) != 1 or half != 0.5:
+        return None
+    scale, inside = _factors(tails[0].op.inputs[0])
+    is_root = np.isclose(scale, -np.sqrt(0.5), rtol=1e-6 if op.inputs[0].dtype.size > 2 else 1e-2)
+    return others[0] if is_root and [x.ref() for x in inside] == [others[0].ref()] else None
+
+
+def _factors(tensor: tf.Tensor, depth: int = 2) -> tuple[float, list[tf.Tensor]]:
+    """A number and the tensors of which a tensor is the product."""
+    op = tensor.op
+    if tensor.shape.rank == 0 and (value := tf.get_static_value(tensor)) is not None:
+        return float(value), []
+    if depth and op.type == "Neg":
+        number, tensors = _factors(op.inputs[0], depth - 1)
+        return -number, tensors
+    if depth and op.type in ("Mul", "RealDiv"):
+        first, tensors = _factors(op.inputs[0], depth - 1)
+        second, others = _factors(op.inputs[1], depth - 1)
+        if op.type == "Mul":
+            return first * second, tensors + others
+        if not others and second:
+            return first / second, tensors
+    return 1.0, [tensor]
 
 
 @writes("Square")
-def _square(op: Node, x: Operand) -> Port:
-    return op.add("Multiply", x, x)
+def _square(op: Node, x: Operand) -> Operand:
+    return computed(op, "Multiply", x, x)
 
 
 @writes("Rsqrt")
@@ -139,11 +202,6 @@ def _expm1(op: Node, x: Operand) -> Port:
     # The difference exp(x) - 1 would lose digits near 0.
     half = op.add("Tanh", op.add("Multiply", x, op.like(0.5)))
     return op.add("Multiply", half, op.add("Add", op.add("Exp", x), op.like(1)))
-
-
-@writes("Erfc")
-def _erfc(op: Node, x: Operand) -> Port:
-    return op.add("Subtract", op.like(1), op.add("Erf", x))
 
 
 @writes("Round", "Rint")
@@ -179,16 +237,20 @@ def _clip(op: Node, x: Operand, least: Operand, most: Operand) -> Port:
 
 
 @writes("FloorDiv")
-def _floor_div(op: Node, x: Operand, y: Operand) -> Port:
-    if op.op.inputs[0].dtype.is_floating:
+def _floor_div(op: Node, x: Operand, y: Operand) -> Operand:
+    dtype = op.op.inputs[0].dtype
+    if dtype.is_floating:
         return op.add("Floor", op.add("Divide", x, y))
+    wide = tf.int32 if dtype.size < 4 else dtype  # the difference may be beyond smaller types
+    x, y = (converted(op, number, dtype, wide) for number in (x, y))
     # OpenVINO's CPU plugin always rounds quotients of integers towards zero.
-    return op.add("Divide", op.add("Subtract", x, op.add("FloorMod", x, y)), y)
+    quotient = op.add("Divide", op.add("Subtract", x, op.add("FloorMod", x, y)), y)
+    return converted(op, quotient, wide, dtype)
 
 
 @writes("Div", "TruncateDiv")
-def _div(op: Node, x: Operand, y: Operand) -> Port:
-    return op.add("Divide", x, y, m_pythondiv=False)
+def _div(op: Node, x: Operand, y: Operand) -> Operand:
+    return computed(op, "Divide", x, y, m_pythondiv=False)
 
 
 @writes("DivNoNan")
@@ -202,7 +264,7 @@ def _div_no_nan(op: Node, x: Operand, y: Operand) -> Port:
 def _add_n(op: Node, *inputs: Operand) -> Operand:
     total = inputs[0]
     for value in inputs[1:]:
-        total = op.add("Add", total, value)
+        total = computed(op, "Add", total, value)
     return total
 
 

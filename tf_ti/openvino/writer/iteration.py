@@ -19,7 +19,6 @@ from tf_ti.openvino.writer.network import (
     Layer,
     Network,
     Port,
-    Surroundings,
     element_type_of,
     shape_of,
 )
@@ -99,7 +98,7 @@ class LoopBody:
 
     def __init__(self, op: Node):
         self.op, self.conversion = op, op.conversion
-        self.network = self.conversion.network(Surroundings(op.network, self._invariant))
+        self.network = op.body(self._invariant)
         self.ports: list[Any] = []
         self.description = Body(self.network)
 

@@ -16,10 +16,10 @@ from tf_ti.openvino.writer.network import Layer, Network, Port
 
 _ON_ELEMENTS = frozenset(
     "Abs Acos Acosh Add Asin Asinh Atan Atanh BitwiseAnd BitwiseOr BitwiseXor Ceiling Clamp "
-    "Convert Cos Cosh Divide Elu Equal Erf Exp Floor FloorMod Greater GreaterEqual IsFinite IsInf "
-    "IsNaN Less LessEqual Log LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Multiply "
-    "Negative NotEqual PRelu Power Relu Round Select Selu Sigmoid Sign Sin Sinh SoftPlus SoftSign "
-    "Sqrt SquaredDifference Subtract Tan Tanh".split()
+    "Convert Cos Cosh Divide Elu Equal Erf Exp Floor FloorMod Gelu Greater GreaterEqual "
+    "IsFinite IsInf IsNaN Less LessEqual Log LogicalAnd LogicalNot LogicalOr Maximum Minimum "
+    "Mod Multiply Negative NotEqual PRelu Power Relu Round Select Selu Sigmoid Sign Sin Sinh "
+    "SoftPlus SoftSign Sqrt SquaredDifference Subtract Tan Tanh".split()
 )
 _ALONG_AXIS = frozenset(["Concat", "LogSoftmax", "Softmax"])
 _NUMBERS_BY_AXIS = frozenset(["BatchToSpace", "Pad", "SpaceToBatch", "Tile"])

@@ -104,7 +104,7 @@ def _set(op: Node, elements: Elements, index: Operand, item: Operand) -> Element
         stacked = op.add("Broadcast", stacked, shape, version="opset3", mode="numpy")
     if op.attr("resize_if_index_out_of_bounds"):
         end = op.add("Add", _as_int64(op, index), np.asarray(1))
-        stacked = at_least(op, stacked, end, op.op.inputs[2].shape.rank)
+        stacked = at_least(op, stacked, end)
     index = op.add("Reshape", index, np.asarray([1]), special_zero=False)
     rows = op.add("Unsqueeze", item, np.asarray([0]))
     updated = op.add("ScatterUpdate", stacked, index, rows, _FIRST, version="opset3")
@@ -135,16 +135,15 @@ def _count(op: Node, stacked: Operand, dtype: tf.DType) -> Port:
     return take(op, shape_as(op, stacked, dtype), _FIRST, _FIRST)
 
 
-def at_least(op: Node, stacked: Port, count: Operand, rank: int | None) -> Port:
-    """The elements, of a rank, with zeros after them, so that there are at least so many."""
-    if rank is None:
-        raise op.error("the rank of what is written to its TensorArray must be known")
-    missing = op.add("Subtract", _as_int64(op, count), _count(op, stacked, tf.int64))
+def at_least(op: Node, stacked: Port, count: Operand) -> Port:
+    """The elements, with zeros after them, so that there are at least so many."""
+    shape = shape_as(op, stacked)
+    missing = op.add("Subtract", _as_int64(op, count), take(op, shape, _FIRST, _FIRST))
     missing = op.add("Unsqueeze", op.add("Maximum", missing, _FIRST), np.asarray([0]))
-    none = np.zeros(rank + 1, np.int64)
-    after = op.add("ScatterUpdate", none, np.asarray([0]), missing, _FIRST, version="opset3")
+    shape = op.add("ScatterUpdate", shape, np.asarray([0]), missing, _FIRST, version="opset3")
     zero = np.zeros([], stacked.element_type.dtype)
-    return op.add("Pad", stacked, none, after, zero, pad_mode="constant")
+    zeros = op.add("Broadcast", zero, shape, version="opset3", mode="numpy")
+    return op.add("Concat", stacked, zeros, axis=0)
 
 
 def item_written(result: tf.Tensor, list_: tf.Tensor) -> tf.Operation | None:

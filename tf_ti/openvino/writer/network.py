@@ -17,6 +17,9 @@ from tf_ti.openvino.model import Shape
 # Layers whose outputs may be the memory of their inputs.
 VIEWS = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
 
+# Layers that connect a network with its surroundings.
+_SINKS = frozenset(["Assign", "Parameter", "Result"])
+
 _ALIGNMENT = 64
 # The element types that are not packed, by the dtypes of their numbers.
 _OF_DTYPE = {
@@ -174,6 +177,7 @@ class Network:
 
     Attributes:
         surroundings: those of a body; None for a whole network.
+        depth: the number of bodies that it lies in.
         twins: for ports whose channels are last, the ports that give the same with channels second,
             and their ranks.
         variables: the values of variables that are assigned, by the ids of their handles.
@@ -182,6 +186,7 @@ class Network:
 
     def __init__(self, weights: Weights, surroundings: "Surroundings | None" = None):
         self.weights, self.surroundings = weights, surroundings
+        self.depth: int = 0 if surroundings is None else surroundings.network.depth + 1
         self.layers: list[Layer] = []
         self.twins: dict[Port, tuple[Port, int]] = {}
         self._names: dict[str, int] = {}
@@ -267,16 +272,23 @@ class Network:
         self._names[free] = 0
         return free
 
+    def reached(self, ports: Iterable[Port]) -> set[Layer]:
+        """The layers that compute some ports."""
+        found: set[Layer] = set()
+        stack = [port.layer for port in ports]
+        while stack:
+            layer = stack.pop()
+            if layer not in found:
+                found.add(layer)
+                stack += [port.layer for port in layer.inputs]
+        return found
+
     def _read_layers(self) -> list[Layer]:
-        """The layers without Transposes that nothing reads, and the Constants of these."""
-        kept = []
-        read: set[Port] = set()
-        for layer in reversed(self.layers):
-            if layer.type in ("Const", "Transpose") and read.isdisjoint(layer.outputs):
-                continue
-            kept.append(layer)
-            read.update(layer.inputs)
-        return kept[::-1]
+        """The layers on which results, or states, depend; and Parameters."""
+        read = self.reached(
+            port for layer in self.layers if layer.type in _SINKS for port in layer.inputs
+        )
+        return [layer for layer in self.layers if layer in read or layer.type in _SINKS]
 
     def write(self, element: ElementTree.Element) -> None:
         """Writes the layers and the edges into the element of a network."""

@@ -5,10 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tf_ti.openvino.writer.conversion import Node, writes
+import tf_ti
+from tf_ti.openvino.writer.conversion import Node, composes, writes
+from tf_ti.openvino.writer.elementwise import computed, converted
 from tf_ti.openvino.writer.network import Operand, Port, element_type_of
-from tf_ti.openvino.writer.shapes import shape_as
+from tf_ti.openvino.writer.shapes import shape_as, take
 
+_COMPUTING = frozenset(["Mean", "Prod", "Sum"])
 _REDUCTIONS = {
     "All": "ReduceLogicalAnd",
     "Any": "ReduceLogicalOr",
@@ -27,8 +30,13 @@ def _reduce(op: Node, x: Operand, axes: Operand) -> Operand:
     if known is not None:
         axes = np.asarray(known, np.int64).reshape(-1)
         if not axes.size:
-            return x
-    return op.add(_REDUCTIONS[op.op.type], x, axes, keep_dims=op.attr("keep_dims"))
+            return op.add("Abs", x) if op.op.type == "EuclideanNorm" else x
+    type, fields = _REDUCTIONS[op.op.type], {"keep_dims": op.attr("keep_dims")}
+    if op.op.type == "EuclideanNorm":
+        return op.add(type, x, axes, version="opset4", **fields)
+    if op.op.type not in _COMPUTING:
+        return op.add(type, x, axes, **fields)
+    return computed(op, type, x, rest=[axes], **fields)
 
 
 @writes("MatMul")
@@ -39,6 +47,10 @@ def _matmul(op: Node, x: Operand, y: Operand) -> Port:
 
 @writes("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def _batch_matmul(op: Node, x: Operand, y: Operand) -> Port:
+    x, y = (
+        converted(op, factor, tensor.dtype, op.op.outputs[0].dtype)
+        for factor, tensor in zip((x, y), op.op.inputs)
+    )
     return op.add("MatMul", x, y, transpose_a=op.attr("adj_x"), transpose_b=op.attr("adj_y"))
 
 
@@ -61,6 +73,22 @@ def _log_softmax(op: Node, x: Operand) -> Port:
 def _cumsum(op: Node, x: Operand, axis: Operand) -> Port:
     flags = {name: op.attr(name) for name in ("exclusive", "reverse")}
     return op.add("CumSum", x, axis, version="opset3", **flags)
+
+
+@composes("Cumprod")
+def _cumprod(op: Node, x: tf.Tensor, axis: tf.Tensor) -> tf.Tensor:
+    axis = tf.get_static_value(axis)
+    if axis is None or x.shape.rank is None:
+        raise op.error("its axis must be a constant, and the rank of its input known")
+    is_exclusive = op.attr("exclusive")
+
+    def step(product: tf.Tensor, part: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        total = product * part
+        return total, product if is_exclusive else total
+
+    axis, reverse = int(axis) % x.shape.rank, op.attr("reverse")
+    start = tf.ones_like(tf.reduce_sum(x, axis))
+    return tf_ti.scan(step, start, x, axis=axis, reverse=reverse)[1]
 
 
 def _top(op: Node, x: Operand, count: Operand, axis: int, mode: str, position: int) -> list[Port]:
@@ -95,6 +123,12 @@ def _arg_max(op: Node, x: Operand, _: Operand) -> Port:
 def _top_k(op: Node, x: Operand, count: Operand) -> list[Port]:
     if op.op.outputs[1].dtype not in (tf.int32, tf.int64):
         raise op.error(f"indices of {op.op.outputs[1].dtype.name} are not supported")
+    known = op.known(1)
+    if known is not None and known == 0:  # OpenVINO's TopK has one at least
+        first, one = np.asarray([0]), np.asarray([1])
+        values = op.add("Slice", x, first, first, one, np.asarray([-1]), version="opset8")
+        kind = element_type_of(op.op.outputs[1].dtype)
+        return [values, op.add("Convert", values, outputs=[kind], destination_type=kind.name)]
     return _top(op, x, count, -1, "max", 1)
 
 
@@ -137,7 +171,7 @@ def _segments(op: Node, x: Operand, numbers: Operand, count: Operand) -> Port:
 @writes("LowerBound", "UpperBound")
 def _bound(op: Node, sequence: Operand, values: Operand) -> Port:
     kind = element_type_of(op.op.outputs[0].dtype)
-    return op.add(
+    found = op.add(
         "SearchSorted",
         sequence,
         values,
@@ -146,3 +180,9 @@ def _bound(op: Node, sequence: Operand, values: Operand) -> Port:
         right_mode=op.op.type == "UpperBound",
         output_type=kind.name,
     )
+    if op.shape(0).rank is not None and op.shape(0)[-1]:
+        return found
+    # OpenVINO's CPU plugin gives undefined places where there are no numbers to search.
+    extents = shape_as(op, sequence, op.op.outputs[0].dtype)
+    count = take(op, extents, np.asarray(-1), np.asarray(0))
+    return op.add("Maximum", op.add("Minimum", found, count), op.like(0))

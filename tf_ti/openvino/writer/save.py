@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
@@ -18,20 +19,29 @@ from tf_ti import _tf
 from tf_ti.openvino.errors import IRError, shown
 from tf_ti.openvino.module import IRModule
 from tf_ti.openvino.writer import (  # noqa: F401 - they fill the table of `writes`
+    bits,
+    complex_numbers,
     conditional,
     convolution,
+    counts,
     elementwise,
+    images,
     iteration,
     lists,
+    losses,
+    matrices,
     partition,
     pooling,
     reductions,
+    scattering,
+    search,
     sequences,
     shapes,
+    special,
     variables,
     while_loops,
 )
-from tf_ti.openvino.writer.conversion import Conversion, Value
+from tf_ti.openvino.writer.conversion import Complex, Conversion, Value
 from tf_ti.openvino.writer.network import (
     Network,
     Port,
@@ -58,12 +68,14 @@ def save(
         module = openvino.compile_model(path)
         assert_allclose(list(module(inputs).values()), tf.nest.flatten(function(*inputs)))
 
-    and `tf_ti.openvino.load` returns the function. The file has only the forward pass.
+    but for the order of dictionaries, and `tf_ti.openvino.load` returns the function. The file has
+    only the forward pass.
 
-    Variables become constants with their present values. One that the function reads and assigns
-    becomes a state, with a ReadValue that begins with the present value, and an Assign: calls of
-    one infer request follow one another as calls of the function do. (OpenVINO's CPU plugin holds
-    no int64 and no float64: these states are int32 and float32.) A loop's body assigns none.
+    Variables become constants with their present values. One that the function reads and assigns,
+    and that results depend on, becomes a state, with a ReadValue that begins with the present
+    value, and an Assign: calls of one infer request follow one another as calls of the function
+    do. (OpenVINO's CPU plugin holds no int64 and no float64: these states are int32 and float32.)
+    A loop's body assigns none.
 
     An `IRModule` without a signature is written as it was read, with the present values of its
     constants: all layers, names and states are those of its file. The states begin as in the file.
@@ -76,16 +88,25 @@ def save(
     operations set to zero, stay what they are in tf_ti: the initial ones. Around and inside of
     these there may be:
 
-    - arithmetic, comparisons, logic, tf.where, tf.cast, and the functions of tf.math and tf.nn on
-      elements;
+    - arithmetic, comparisons, logic, bits, tf.where, tf.cast, and the functions of tf.math and
+      tf.nn on elements;
     - products (tf.matmul, tf.tensordot, tf.einsum), reductions, tf.nn.softmax, tf.cumsum,
-      tf.argmax, tf.math.top_k;
+      tf.math.cumprod, tf.argmax, tf.math.top_k, tf.math.bincount, tf.unique, losses of logits;
     - slices, tf.gather, tf.concat, tf.stack, tf.split, tf.reshape, tf.transpose, tf.pad, tf.tile,
-      tf.broadcast_to, tf.one_hot, tf.range, tf.reverse, tf.shape and their like;
+      tf.roll, tf.broadcast_to, tf.one_hot, tf.range, tf.reverse, tf.shape and their like, scatters
+      (tf.scatter_nd, tf.tensor_scatter_nd_update and its like) and updates of slices;
+    - bands and diagonals of matrices (causal masks), determinants, inverses, solutions and Cholesky
+      roots, which OpenVINO then computes by elimination in a loop;
+    - Fourier transforms, tf.signal.stft and its inverse, and arithmetic of complex numbers in
+      between: pairs of real ones, so that inputs and outputs are real;
     - convolutions with one to three spatial axes, transposed ones, those of groups and of single
       channels, pools, norms of batches outside of training, tf.nn.lrn, tf.nn.depth_to_space,
-      tf.space_to_batch, tf.image.resize (bilinear, nearest) and their like;
-    - tf.cond, tf.while_loop, TensorArrays, tf.map_fn, and calls of functions.
+      tf.space_to_batch, and their like;
+    - tf.image.resize by all methods, patches, projective transforms, and changes of colours;
+    - tf.cond, tf.switch_case, tf.while_loop, TensorArrays, tf.map_fn, and calls of functions.
+
+    An operation without a layer in IR is composed of several layers. Operations that cannot be
+    composed are refused by name: singular values, eigenvalues and QR, strings, random numbers.
 
     In OpenVINO, the channels of convolutions and pools are second. Where they are last, Transposes
     lead there and back: around all that follow one another, not around each.
@@ -104,9 +125,10 @@ def save(
 
     The file's inputs have the names of the signature's specs, or of the function's parameters. Its
     outputs have the keys of the dictionary that the function returns (with a number if an input has
-    that name), or `output_0`, `output_1`. A dimension that the signature leaves open may have any
-    extent in the file too. But if a loop or a sequence then has no step, OpenVINO 2026.4 refuses to
-    run it or returns undefined values; `tf_ti.openvino.load` returns the right ones.
+    that name), in its order, or `output_0`, `output_1`. A dimension that the signature leaves open
+    may have any extent in the file too. But if a loop or a sequence then has no step, OpenVINO
+    2026.4 refuses to run it or returns undefined values; `tf_ti.openvino.load` returns the right
+    ones.
 
     Raises:
         tf_ti.openvino.IRError: the function has operations that IR cannot express, or that are not
@@ -181,6 +203,8 @@ def _concrete_function(function: Any, signature: Sequence[Any] | None) -> Concre
 def _of_keras(model: Any, specs: Sequence[Any] | None) -> ConcreteFunction:
     """The function of a model or a layer of Keras, as it is when it does not train."""
     inputs = getattr(model, "inputs", None)
+    if specs is None and not inputs:
+        specs = _built_specs(model)
     if specs is not None:
         names = [*inspect.signature(model.call).parameters][: len(specs)]
         specs = [_with_name(spec, name) for spec, name in itertools.zip_longest(specs, names)]
@@ -188,7 +212,8 @@ def _of_keras(model: Any, specs: Sequence[Any] | None) -> ConcreteFunction:
         def arguments(*given: Any) -> Sequence[Any]:
             return given
 
-    elif inputs:
+    else:
+        assert inputs is not None
         specs = [tf.TensorSpec(x.shape, x.dtype, _identifier(x.name)) for x in inputs]
         # A Sequential model, which has one input, may lack `input`.
         structure = getattr(model, "input", inputs[0])
@@ -197,9 +222,6 @@ def _of_keras(model: Any, specs: Sequence[Any] | None) -> ConcreteFunction:
             # By identity: Keras and TensorFlow flatten an OrderedDict in different orders.
             by_id = {id(own): tensor for own, tensor in zip(inputs, given)}
             return [tf.nest.map_structure(lambda own: by_id[id(own)], structure)]
-
-    else:
-        raise ValueError(f"input_signature must be given: {model.name!r} has no inputs of its own")
 
     def call(*given: Any) -> Any:
         # Where there is a GPU, Keras's loops run, unless a CPU is asked for.
@@ -210,6 +232,41 @@ def _of_keras(model: Any, specs: Sequence[Any] | None) -> ConcreteFunction:
     return tf.function(call, autograph=False).get_concrete_function(*specs)
 
 
+def _built_specs(model: Any) -> list[Any]:
+    """The signature that a subclassed model was built for, with an open batch, as Keras has it."""
+    built = model.get_build_config() if model.built else None
+    if not built:
+        raise ValueError(
+            f"input_signature must be given: {model.name!r} has no inputs of its own, and has not "
+            "been built"
+        )
+
+    def specs_of(shape: Any) -> Any:
+        if isinstance(shape, Mapping):
+            return {key: specs_of(part) for key, part in shape.items()}
+        if all(extent is None or isinstance(extent, int) for extent in shape):
+            return tf.TensorSpec([None, *shape[1:]], model.input_dtype)
+        return [specs_of(part) for part in shape]
+
+    signature = inspect.signature(model.call)
+    if "input_shape" in built:
+        shapes = [built["input_shape"]]
+    else:
+        by_name = {name.removesuffix("_shape"): of for name, of in built["shapes_dict"].items()}
+        shapes = [by_name[name] for name in signature.parameters if name in by_name]
+    try:
+        signature.bind(*shapes)
+    except TypeError as error:
+        unknown = str(error)
+    else:
+        if None not in shapes:
+            return list(map(specs_of, shapes))
+        unknown = "the shapes of its inputs are unknown"
+    raise ValueError(
+        f"input_signature must be given: what {model.name!r} was built for does not tell: {unknown}"
+    )
+
+
 def _model_name(concrete: ConcreteFunction) -> str:
     """The name of the Python function, which TensorFlow adds to."""
     found = re.fullmatch(r"__(?:inference|forward)_(.*)_\d+", clean(concrete.name))
@@ -217,9 +274,12 @@ def _model_name(concrete: ConcreteFunction) -> str:
 
 
 def _with_name(spec: Any, name: str | None) -> Any:
-    if isinstance(spec, tf.TensorSpec) and spec.name is None:
-        return tf.TensorSpec(spec.shape, spec.dtype, name)
-    return spec
+    def named(spec: Any) -> Any:
+        if isinstance(spec, tf.TensorSpec) and spec.name is None:
+            return tf.TensorSpec(spec.shape, spec.dtype, name)
+        return spec
+
+    return tf.nest.map_structure(named, spec)
 
 
 def _our_loops(model: Any) -> contextlib.AbstractContextManager[Any]:
@@ -271,11 +331,21 @@ def _convert(conversion: Conversion, concrete: ConcreteFunction) -> Network:
         arguments.append(port)
     arguments += [_captured(tensor) for tensor in captured]
     results = conversion.run(network, graph, arguments)
-    names = [name or "output_0" for name in _paths(concrete.structured_outputs)]
+    names = [name or "output_0" for name in _paths(concrete.structured_outputs, sorted)]
     if len(names) != len(results):
         names = [f"output_{i}" for i in range(len(results))]
-    for name, value in zip(names, results):
+    outputs = list(zip(names, results))
+    own = [name or "output_0" for name in _paths(concrete.structured_outputs, list)]
+    if sorted(own) == sorted(set(names)):
+        outputs.sort(key=lambda output: own.index(output[0]))
+    for name, value in outputs:
         name = free(clean(name), taken)
+        if isinstance(value, Complex):
+            conversion.problems.append(
+                f"output {shown(name)}: OpenVINO has no complex numbers; return their real and "
+                "imaginary parts, tf.math.real and tf.math.imag"
+            )
+            continue
         port = value if isinstance(value, Port) else network.constant(value)
         if port.names or port.layer.type in ("Parameter", "Const"):  # needs a tensor of its own
             shape = port.shape
@@ -292,7 +362,10 @@ def _convert(conversion: Conversion, concrete: ConcreteFunction) -> Network:
 def _captured(tensor: tf.Tensor) -> Value:
     if not isinstance(tensor, _tf.EagerTensor):
         raise IRError(f"the function uses {tensor.name!r}, which belongs to another one")
-    return tensor if tensor.dtype in (tf.resource, tf.variant) else tensor.numpy()
+    if tensor.dtype in (tf.resource, tf.variant):
+        return tensor
+    value = tensor.numpy()
+    return Complex.of(value) if np.iscomplexobj(value) else value
 
 
 def _name_of(tensor: tf.Tensor) -> str:
@@ -300,12 +373,19 @@ def _name_of(tensor: tf.Tensor) -> str:
     return (given.s.decode() if given is not None else "") or tensor.op.name
 
 
-def _paths(structure: Any, path: str = "") -> Iterator[str]:
-    """The names of the tensors in a structure, made of the keys that lead to them."""
+def _paths(
+    structure: Any, order: Callable[[Mapping[Any, Any]], list[Any]], path: str = ""
+) -> Iterator[str]:
+    """The names of the tensors in a structure, made of the keys that lead to them.
+
+    Args:
+        order: puts the keys of a mapping in order. TensorFlow's outputs are in the order of
+            `sorted`, and the user's in that of `list`.
+    """
     if structure is None:
         return
     if isinstance(structure, Mapping):
-        parts = [(str(key), structure[key]) for key in sorted(structure)]
+        parts = [(str(key), structure[key]) for key in order(structure)]
     elif isinstance(structure, list | tuple):
         fields = getattr(structure, "_fields", range(len(structure)))
         parts = list(zip(map(str, fields), structure))
@@ -315,7 +395,7 @@ def _paths(structure: Any, path: str = "") -> Iterator[str]:
         yield path
         return
     for name, part in parts:
-        yield from _paths(part, f"{path}/{name}" if path else name)
+        yield from _paths(part, order, f"{path}/{name}" if path else name)
 
 
 # --- The files ------------------------------------------------------------------------------------

@@ -46,7 +46,11 @@ def _rank(op: Node, x: Operand) -> np.ndarray:
 def _reshape(op: Node, x: Operand, shape: Operand) -> Operand:
     known = op.known(1)
     if isinstance(x, np.ndarray) and known is not None:
-        return x.reshape(known)
+        if x.size or np.all(known) or -1 not in known:  # or NumPy cannot tell the extent
+            return x.reshape(known)
+    if op.shape(1).num_elements() == 0:  # OpenVINO may die of an empty pattern
+        x = op.add("Reshape", x, _integers([1]), special_zero=False)
+        return op.add("Squeeze", x, _integers([0]))
     return op.add("Reshape", x, shape, special_zero=False)
 
 
@@ -66,13 +70,17 @@ def _squeeze(op: Node, x: Operand) -> Operand:
     return op.add("Squeeze", x, _integers(axes)) if axes else x
 
 
-@writes("Transpose")
+@writes("Transpose", "ConjugateTranspose")
 def _transpose(op: Node, x: Operand, order: Operand) -> Operand:
     known = op.known(1)
-    if isinstance(x, np.ndarray) and known is not None:
+    if known is None:
+        count = np.asarray(op.rank(0), op.op.inputs[1].dtype.as_numpy_dtype)
+        return op.add("Transpose", x, op.add("FloorMod", order, count))
+    known = np.asarray(known) % max(len(known), 1)
+    if isinstance(x, np.ndarray):
         return x.transpose(known)
-    moved = None if known is None else layout.transpose(op.network, x, known)
-    return op.add("Transpose", x, order) if moved is None else moved
+    moved = layout.transpose(op.network, x, known)
+    return op.add("Transpose", x, known) if moved is None else moved
 
 
 @writes("ConcatV2")
@@ -125,6 +133,14 @@ def _gather(op: Node, x: Operand, indices: Operand, axis: Operand) -> Port:
 
 @writes("GatherNd")
 def _gather_nd(op: Node, x: Operand, indices: Operand) -> Port:
+    shape = op.shape(1)
+    if shape.rank is None or shape[-1] is None:
+        raise op.error("the extent of the last axis of its indices must be known")
+    if shape[-1] == 0:  # all of x, at all places
+        places = op.add(
+            "Slice", shape_as(op, indices), *map(_integers, ([0], [-1], [1], [0])), version="opset8"
+        )
+        return broadcast(op, x, op.add("Concat", places, shape_as(op, x), axis=0))
     return op.add("GatherND", x, indices, version="opset8", batch_dims=0)
 
 
@@ -162,6 +178,11 @@ def _broadcast_args(op: Node, *shapes: Operand) -> Port:
     return op.add(
         "Select", is_1, b, op.add("Select", fits, a, op.like(-1), outputs=kinds), outputs=kinds
     )
+
+
+@writes("Empty")
+def _empty(op: Node, shape: Operand) -> Port:
+    return broadcast(op, op.like(0), shape)
 
 
 @writes("Fill")
@@ -224,6 +245,11 @@ def columns(op: Node, position: int, dtype: Any = np.int64) -> list[Operand]:
 def _reverse(op: Node, x: Operand, axes: Operand) -> Operand:
     numbers = [_axis(op, 0, int(axis)) for axis in op.static(1).reshape(-1)]
     return op.add("Reverse", x, _integers(numbers), mode="index") if numbers else x
+
+
+@writes("Roll")
+def _roll(op: Node, x: Operand, shift: Operand, axes: Operand) -> Port:
+    return op.add("Roll", x, shift, axes, version="opset7")
 
 
 @writes("ReverseSequence")

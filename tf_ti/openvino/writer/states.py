@@ -105,13 +105,34 @@ class States:
         return port if held == dtype else _converted(network, network.copy(port), dtype)
 
     def finish(self, network: Network) -> None:
-        """Adds the Assigns. A variable that is assigned before it is read is no state."""
-        for handle, layer in self._reads.items():
-            if handle in network.assigned:
-                (before,) = layer.outputs
-                value = _assignable(network, network.variables[handle], before)
-                value = _converted(network, value, tf.as_dtype(before.element_type.dtype))
-                network.add("Assign", [value], "opset6", name=layer.name, **layer.attributes)
+        """Adds the Assigns of the states that results depend on.
+
+        A variable that is assigned before it is read is no state.
+        """
+        for handle, layer in self._needed(network).items():
+            (before,) = layer.outputs
+            value = _assignable(network, network.variables[handle], before)
+            value = _converted(network, value, tf.as_dtype(before.element_type.dtype))
+            network.add("Assign", [value], "opset6", name=layer.name, **layer.attributes)
+
+    def _needed(self, network: Network) -> dict[int, Layer]:
+        """The layers that read states on which results depend, now or in later calls."""
+        needed: dict[int, Layer] = {}
+        ports = [
+            port for layer in network.layers if layer.type == "Result" for port in layer.inputs
+        ]
+        while True:
+            reached = network.reached(ports)
+            more = {
+                handle: layer
+                for handle, layer in self._reads.items()
+                if handle in network.assigned and handle not in needed and layer in reached
+            }
+            if not more:
+                return needed
+            needed |= more
+            values = [network.variables[handle] for handle in more]
+            ports += [value for value in values if isinstance(value, Port)]
 
 
 def _converted(network: Network, port: Port, dtype: tf.DType) -> Port:

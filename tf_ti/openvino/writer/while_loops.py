@@ -166,5 +166,4 @@ class _While(LoopBody):
         if i not in self.written:
             return value.of_stacked(port) if isinstance(value, Elements) else port
         # As long as the list is, where the loop ends before it.
-        rank = self.written[i].inputs[2].shape.rank
-        return value.of_stacked(at_least(self.op, port, value.count, rank))
+        return value.of_stacked(at_least(self.op, port, value.count))
