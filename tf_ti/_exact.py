@@ -44,6 +44,18 @@ def is_rewritten(dividend: np.ndarray | None, divisor: np.ndarray | None) -> boo
     return dividend is not None and bool(np.all(dividend == 1))
 
 
+def apart(x: tf.Tensor) -> tf.Tensor:
+    """Returns x, and keeps Grappler from merging the operations before and after it.
+
+    TensorFlow puts a Pad into the Conv3D that reads it, and then takes the shape without pads for
+    the result's. A reduction of an axis that seems to have one element is left out then.
+
+    TensorFlow replaces x * relu6(x + 3) * a by oneDNN's HSwish, and a GELU by oneDNN's, if each
+    factor is within 0.01 of theirs: a factor of 1.05 that was merged into a would be lost.
+    """
+    return tf.ensure_shape(x, x.shape)
+
+
 def hidden(number: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Hides from Grappler that a number is a constant: one for each element of x."""
     return tf.where(tf.equal(x, x), number, number)

@@ -218,10 +218,33 @@ def test_what_is_taken_and_what_is_not():
     assert ours in types_of(tf_ti.accelerate(lookups=True)(call))
 
 
-@pytest.mark.parametrize("most", [tf.constant(1.2), np.float32(1.2), 0.0])
+@pytest.mark.parametrize("most", [tf.constant(1.2), np.float32(1.2), 0.0, np.inf, np.nan])
 def test_each_max_norm_that_tensorflow_takes(most):
     table, ids = variable(tf.float32), sparse(tf.int64)
     check(lambda: tf.nn.embedding_lookup_sparse(table, ids, None, max_norm=most), [table])
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_parts_of_a_table_that_tensorflow_made(is_eager):
+    parts = tf.__internal__.distribute.ShardedVariable(
+        [tf.Variable(START[:6]), tf.Variable(START[6:])]
+    )
+    ids = sparse(tf.int64)
+
+    def call():
+        return tf.nn.embedding_lookup_sparse(parts, ids, None)
+
+    call = call if is_eager else tf.function(call)
+    expected = call()
+    with tf_ti.accelerate(lookups=True):
+        np.testing.assert_allclose(call(), expected, 1e-6)
+
+
+def test_shards_of_two_types_are_the_error_of_tensorflow():
+    shards = [tf.constant(START[:6], tf.float32), tf.constant(START[6:], tf.float64)]
+    for settings in (False, True):
+        with tf_ti.accelerate(lookups=settings), pytest.raises(tf.errors.InvalidArgumentError):
+            tf.nn.embedding_lookup_sparse(shards, sparse(tf.int64), None)
 
 
 def test_a_graph_of_tensorflow_1_gets_nothing_more():

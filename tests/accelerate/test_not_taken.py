@@ -282,6 +282,24 @@ def test_the_command_runs_a_program_with_its_arguments(program, run_python, is_m
     assert "program.py, line 8: runs as " in result.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-m", "said", "--epochs", "3"],
+        ["--lookups", "-m", "said", "-h"],
+        ["-m", "said", "--report", "-m", "json.tool"],
+        ["--report", "said.py", "-m", "x"],
+    ],
+    ids=" ".join,
+)
+def test_a_program_gets_all_options_after_its_name(words, tmp_path, run_python):
+    (tmp_path / "said.py").write_text("import sys; print(sys.argv[1:])")
+    result = run_python("-m", "tf_ti.accelerate", *words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    end = max(i for i, word in enumerate(words) if word in ("said", "said.py"))
+    assert result.stdout.strip() == str(words[end + 1 :])
+
+
 def test_the_command_gives_the_exit_code_and_the_error_of_the_program(tmp_path, run_python):
     (tmp_path / "program.py").write_text("raise SystemExit(3)")
     assert run_python("-m", "tf_ti.accelerate", "program.py", cwd=tmp_path).returncode == 3

@@ -269,6 +269,18 @@ def test_second_gradients(assert_same, loop):
     assert_same(loop, XS, rtol=1e-4, atol=1e-5, orders=2)
 
 
+@pytest.mark.parametrize("loop", [map_fn_of_ragged_rows, map_fn_to_ragged_rows])
+def test_ragged_rows_and_a_tape_around_the_function(both, loop):
+    def call():
+        function = tf.function(loop)
+        with tf.GradientTape() as tape:
+            tape.watch(XS)
+            value = function(XS)
+        return value, tape.gradient(value, XS)
+
+    both(call)
+
+
 @pytest.mark.parametrize("loop", [autograph_for, autograph_array, scan, map_fn, autograph_while])
 def test_a_loop_over_an_unknown_number_of_steps(is_taken, loop):
     found = []

@@ -24,6 +24,8 @@ from checks import in_threads, loss
 import tf_ti
 from tf_ti import _library
 
+pytestmark = pytest.mark.quarter
+
 InvalidArgument = tf.errors.InvalidArgumentError
 F64 = tf.float64
 SHAPES = ["ragged", "sparse", "dense"]

@@ -454,3 +454,56 @@ def failures():
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_holds_that(failures, name):
     assert not failures[name], failures[name]
+
+
+READ = (
+    START
+    + """
+import contextlib
+
+strategy, start = mirrored(), tf.reshape(tf.range(12.0), [4, 3])
+ids = tf.ragged.constant([[1, 2], [3]], dtype=tf.int64)
+
+def filled(how):
+    options = {} if how is None else {
+        "synchronization": tf.VariableSynchronization.ON_READ,
+        "aggregation": tf.VariableAggregation[how],
+    }
+    with strategy.scope():
+        table = tf.Variable(start, **options)
+    if how is not None:
+        def fill():
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            table.assign(start * tf.cast(number + 1, tf.float32))
+        strategy.run(fill)
+    return table
+
+for how, factor in (("SUM", 3.0), ("MEAN", 1.5), (None, 1.0)):
+    table, (_, first, second, third) = filled(how), factor * start.numpy()
+
+    def call():
+        return tf_ti.embedding_bag(table, ids), tf.nn.embedding_lookup_sparse(table, ids, None)
+
+    for context in (contextlib.nullcontext, strategy.scope):
+        with context(), tf_ti.accelerate(lookups=True):
+            for rows, looked_up in (call(), tf.function(call)()):
+                np.testing.assert_allclose(rows, [first + second, third])
+                np.testing.assert_allclose(looked_up, [(first + second) / 2, third])
+
+@tf.function
+def loop():
+    return strategy.run(lambda: tf.foldl(tf.add, tf.range(5)))
+
+with tf_ti.accelerate():
+    loop()
+assert "runs as one program" in str(tf_ti.accelerate.report())
+assert "threading.py" not in str(tf_ti.accelerate.report())
+"""
+)
+
+
+def test_tables_that_replicas_add_up_when_they_are_read():
+    result = subprocess.run(
+        [sys.executable, "-c", READ], capture_output=True, text=True, timeout=HANGS
+    )
+    assert result.returncode == 0, result.stderr

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from patience import HANGS
 from tensorflow.python.ops import resource_variable_ops
 from updates_definition import PADDED, each_updated_dtype, pad
 
@@ -554,7 +555,7 @@ def test_readers_beside_an_update_see_whole_rows():
         tf_ti.scatter_sub(variable, everything)
     done.set()
     for reader in readers:
-        reader.join(60)
+        reader.join(HANGS)
         assert not reader.is_alive()
     assert not wrong
     assert finally_read == [-steps] * len(looks)
@@ -573,7 +574,7 @@ def test_updates_from_several_threads_all_count():
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(HANGS)
         assert not writer.is_alive()
     np.testing.assert_array_equal(variable, np.full([500, 16], -100))
 

@@ -20,6 +20,8 @@ from bag_definition import (
 import tf_ti
 from tf_ti._library import ops
 
+pytestmark = pytest.mark.quarter
+
 InvalidArgument = tf.errors.InvalidArgumentError
 each_strategy = pytest.mark.parametrize("strategy", ["div", "mod"])
 

@@ -6,12 +6,15 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from patience import HANGS
 from tensorflow.python.ops import resource_variable_ops
 from updates_definition import PADDED, Definition, pad
 
 import tf_ti
 from tf_ti._library import ops
 from tf_ti.bags.ops import are_distinct
+
+pytestmark = pytest.mark.quarter
 
 HALVES = [tf.float16, tf.bfloat16]
 DTYPES = [tf.float32, tf.float64, *HALVES]
@@ -578,7 +581,7 @@ def test_every_update_of_several_threads_counts():
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(HANGS)
         assert not writer.is_alive()
     np.testing.assert_array_equal(a, np.full([300, 8], 100))
 
@@ -610,7 +613,7 @@ def test_reads_beside_updates_see_whole_steps(read):
         tf_ti.adagrad_update(table, a, everything, 0.5)
         updates += 1
     done.set()
-    reader.join(60)
+    reader.join(HANGS)
     assert not reader.is_alive() and not wrong
 
 

@@ -221,11 +221,37 @@ def test_halves(rng):
     assert_same(*found, tolerance=2e-2)
 
 
+MASKED = [
+    {},
+    {"return_sequences": True},
+    {"return_sequences": True, "go_backwards": True, "return_state": True},
+    {"return_sequences": True, "zero_output_for_mask": True},
+    {"zero_output_for_mask": True},
+]
+
+
 def test_a_cell_of_keras_becomes_one_native_op(rng):
     for options in ({"return_sequences": True}, {}):
         _, ours = twins("LSTM", rng, **options)
         graph = tf.function(ours).get_concrete_function(tf.TensorSpec([None, None, WIDTH])).graph
         assert "TfTi>RecurrentSequence" in {op.type for op in graph.get_operations()}
+
+
+@pytest.mark.needs_native_sequences
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
+@pytest.mark.parametrize("options", MASKED, ids=str)
+def test_a_masked_cell_of_keras_becomes_one_native_op(kind, options, rng):
+    cell, layers = getattr(keras.layers, f"{kind}Cell"), []
+    for layer in (keras.layers.RNN, tf_ti.keras.RNN):
+        layers.append(layer(cell(6), **options))
+        layers[-1].build((BATCH, TIME, WIDTH))
+    layers[1].set_weights(layers[0].get_weights())
+    x, mask = inputs(rng), random_mask(rng)
+    compiled = tf.function(lambda x, mask: layers[1](x, mask=mask))
+    specs = tf.TensorSpec([None, None, WIDTH]), tf.TensorSpec([None, None], tf.bool)
+    types = {op.type for op in compiled.get_concrete_function(*specs).graph.get_operations()}
+    assert "TfTi>RecurrentSequence" in types and not any("Iterator" in kind for kind in types)
+    assert_same(compiled(x, mask), layers[0](x, mask=mask))
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 import tf_ti
 
+pytestmark = pytest.mark.quarter
+
 V = tf.Variable(2.0)
 ROWS = tf.Variable(tf.reshape(tf.range(1.0, 7.0) * 0.3, [6, 1]))
 X = tf.constant(0.3)
@@ -102,7 +104,6 @@ def gradients(run, y):
     return [tf.convert_to_tensor(g) for g in tape.gradient(value, [y, V, ROWS])]
 
 
-@pytest.mark.quarter
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("around", AROUND)

@@ -13,6 +13,8 @@ from tf_ti import _tf
 from tf_ti.loops import spec as _spec
 from tf_ti.loops.traced import TracedLoop
 
+pytestmark = pytest.mark.quarter
+
 LAST, CONCATENATE, _ = tf_ti.LoopOutput
 X = tf.constant([-1.7, 0.4, 1.1, -0.3, 2.3, 0.7])
 ROWS = tf.random.stateless_normal([6, 3], [1, 2])
@@ -277,7 +279,6 @@ def test_values_and_derivatives(name, monkeypatch):
     assert_same(found, by_kernels(*ARGUMENTS))
 
 
-@pytest.mark.quarter
 @pytest.mark.needs_programs
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", BODIES)
@@ -292,6 +293,97 @@ def test_ways_in_beside_an_unrolled_loop(name, way):
         assert not count(bodies_in(function, *arguments))
         found = [function(*arguments) for _ in range(2)][-1]
         assert_same(found, tf.function(slopes(unrolled(f)), autograph=False)(*arguments))
+
+
+# --- conditions of loops --------------------------------------------------------------------------
+
+
+def and_of_parts(xs, limit):
+    c, k = tf.zeros_like(xs[0]), tf.constant(0)
+    while k < tf.shape(xs)[0] and tf.reduce_max(c) < limit:
+        c = 0.9 * c + xs[k]
+        k += 1
+    return c, k
+
+
+def or_of_parts(xs, limit):
+    c, k = tf.zeros_like(xs[0]), tf.constant(0)
+    while k < 2 or (k < 5 and tf.reduce_max(c) < limit):
+        c = 0.9 * c + xs[k]
+        k += 1
+    return c, k
+
+
+def until(xs, limit):
+    def body(c, x):
+        c = 0.9 * c + x
+        return c, c
+
+    def is_last(c, x):
+        return tf.cond(tf.reduce_sum(c) > 0, lambda: tf.reduce_max(c) >= limit, lambda: False)
+
+    return tf_ti.scan(body, tf.zeros_like(xs[0]), xs, until=is_last)
+
+
+def read_past_the_end(xs, limit):
+    c, k = tf.zeros_like(xs[0]), tf.constant(0)
+    while k < tf.shape(xs)[0] and xs[k, 0] < limit:  # of which the second part may fail
+        c = 0.9 * c + xs[k]
+        k += 1
+    return c, k
+
+
+CONDITIONS = [and_of_parts, or_of_parts, until, read_past_the_end]
+
+
+def conditions_in(function, *arguments):
+    """The operations, by type, of the conditions that loops run."""
+    found = []
+    for op in loops_in(function.get_concrete_function(*arguments).graph):
+        for condition in op.get_attr("condition"):
+            graph = _tf.find_function(op.graph, condition.name).graph
+            found.append(collections.Counter(inner.type for inner in graph.get_operations()))
+    return found
+
+
+@pytest.mark.needs_programs
+@pytest.mark.parametrize("f", CONDITIONS, ids=lambda f: f.__name__)
+def test_conditions_of_loops(f, monkeypatch):
+    """Each part of a condition ends the loop for some limit."""
+
+    def run(xs, limit):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            results = f(xs, limit)
+            total = tf.reduce_sum(tf.nest.flatten(results)[0])
+        return results, tape.gradient(total, xs)
+
+    with tf_ti.accelerate():
+        function = tf.function(f)
+        conditions = conditions_in(function, ROWS, LIMIT)
+        with_gradient = tf.function(run)
+        with_gradient.get_concrete_function(ROWS, LIMIT)
+    assert conditions and count(conditions) == (f is read_past_the_end), conditions
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    others = tf.function(run)
+    for limit in (-9.0, 0.2, 0.8, 1.5, 99.0):
+        limit = tf.constant(limit)
+        wanted, slopes_wanted = others(ROWS, limit)
+        for _ in range(2):
+            assert_same(function(ROWS, limit), wanted)
+        found, slopes_found = with_gradient(ROWS, limit)
+        assert_same(found, wanted)
+        assert_same(slopes_found, slopes_wanted)
+
+
+@pytest.mark.needs_programs
+def test_the_account_names_what_kernels_run_of_a_condition():
+    with tf_ti.accelerate():
+        function = tf.function(read_past_the_end)
+        function(ROWS, LIMIT)
+    text = str(tf_ti.explain(function, ROWS, LIMIT))
+    assert "and 1 by TensorFlow's kernels" in text
+    assert "one by one: a branch has StridedSlice of positions or shapes" in text
 
 
 # --- what is not taken ----------------------------------------------------------------------------
@@ -545,6 +637,42 @@ def test_branches_that_are_not_free_or_may_fail(f):
     assert last.numpy() == carry
 
 
+WRONG_AXES = {
+    "cumsum": lambda v: tf.cumsum(v, axis=5),
+    "cumprod": lambda v: tf.math.cumprod(v, -3),
+    "roll": lambda v: tf.roll(v, 1, axis=4),
+    "transpose": lambda v: tf.transpose(v, [0, 0]),
+    "sum": lambda v: v + tf.reduce_sum(v, [0, 0]),
+    "max": lambda v: v + tf.reduce_max(v, [1, -1]),
+}
+
+
+@pytest.mark.parametrize("form", WRONG_AXES)
+def test_axes_that_are_wrong_where_nothing_runs(form):
+    """TensorFlow's shape functions take them, and its kernels would not."""
+    x = tf.reshape(tf.range(9.0), [3, 3])
+
+    @tf.function
+    def branch(x):
+        def body(c, _):
+            return tf.cond(c[0, 0] > 99.0, lambda: WRONG_AXES[form](c), lambda: c + 1.0), None
+
+        return tf_ti.scan(body, x, length=3)[0]
+
+    @tf.function
+    def nothing(x, n):
+        w = x * 2.0
+        body = lambda k, c: (k + 1, c + WRONG_AXES[form](w))  # noqa: E731
+        return tf_ti.while_loop(lambda k, c: k < n, body, (0, x))[1]
+
+    np.testing.assert_array_equal(branch(x), x + 3.0)
+    np.testing.assert_array_equal(nothing(x, 0), x)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        branch(x + 100.0)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        nothing(x, 1)
+
+
 def test_prints_of_the_branch_that_is_taken(capfd):
     def f(c, x):
         def loud():
@@ -558,7 +686,7 @@ def test_prints_of_the_branch_that_is_taken(capfd):
     assert capfd.readouterr().err.split() == ["loud", "2", "loud", "3"]
 
 
-def test_unknown_shapes_and_branches_of_several_shapes():
+def test_unknown_shapes():
     def f(c, x):
         return tf.cond(x[0] > 0, lambda: c + x, lambda: c * x), c
 
@@ -569,6 +697,18 @@ def test_unknown_shapes_and_branches_of_several_shapes():
     assert count(bodies_in(function)) == 1
     last, _ = function([1.0, 2.0], [[1.0, 1.0], [-1.0, 3.0]])
     np.testing.assert_array_equal(last, [-2.0, 9.0])
+
+
+def test_branches_of_several_shapes():
+    """A select of them would repeat the shorter one."""
+
+    def f(c, x):
+        y = tf.cond(x > 0, lambda: tf.reshape(c + x, [1]), lambda: tf.stack([c, x, c * x]))
+        return tf.reduce_sum(y), tf.size(y)
+
+    function = tf.function(lambda xs: tf_ti.scan(f, 0.5, xs))
+    assert count(bodies_in(function, X)) == 1
+    assert_same(function(X), unrolled(f)(tf.constant(0.5), X))
 
 
 def test_a_condition_that_is_a_vector_is_an_error_as_before():

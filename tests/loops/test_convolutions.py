@@ -8,6 +8,8 @@ import tensorflow as tf
 
 import tf_ti
 
+pytestmark = pytest.mark.quarter
+
 FILTERS = tf.random.stateless_normal([3, 3, 4, 4], seed=(1, 2)) * 0.2
 FILTERS_3D = tf.random.stateless_normal([3, 3, 3, 4, 4], seed=(1, 2)) * 0.1
 

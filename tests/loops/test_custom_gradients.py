@@ -14,6 +14,8 @@ import tensorflow as tf
 import tf_ti
 from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
 
+pytestmark = pytest.mark.quarter
+
 T, B, N, H = 3, 2, 3, 4
 LOOPS = ("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
 SEQUENCE = "TfTi>RecurrentSequence"
@@ -793,7 +795,6 @@ def test_saved_and_loaded_with_a_loop_inside(tmp_path):
     [in_a_branch, in_a_case, in_an_inner_while_loop, in_a_branch_that_calls, in_compiled_functions],
 )
 @pytest.mark.parametrize("way", ["scan", "checkpoints", "condition"])
-@pytest.mark.quarter
 def test_saved_training_steps(tmp_path, way, place):
     """TensorFlow saves steps of loops of its own, with the custom gradients there."""
     loop = WAYS[way][0]

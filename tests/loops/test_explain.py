@@ -456,10 +456,18 @@ def test_a_keras_model():
 def test_a_keras_model_of_several_inputs():
     a, b = keras.Input([T, N], name="a"), keras.Input([T, N], name="b")
     total = keras.layers.Add()([a, b])
-    for inputs in ([a, b], {"a": a, "b": b}):
+    for inputs in ([a, b], {"a": a, "b": b}, {"b": b, "a": a}, (b, a)):
         model = keras.Model(inputs, tf_ti.keras.GRU(H)(total))
         (loop,) = tf_ti.explain(model)
         assert loop.runs_as == "one sequence of GRU cells"
+
+
+@pytest.mark.needs_native_sequences
+def test_the_inputs_of_a_keras_model_keep_their_structure():
+    numbers, events = keras.Input([3], name="numbers"), keras.Input([None, N], name="events")
+    made = keras.layers.Concatenate()([numbers, tf_ti.keras.GRU(H)(events)])
+    for inputs in ({"numbers": numbers, "events": events}, [events, numbers]):
+        assert len(tf_ti.explain(keras.Model(inputs, made)).loops) == 1
 
 
 def test_a_saved_model_does_not_say_why(tmp_path):

@@ -11,6 +11,8 @@ import tf_ti
 from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
 from tf_ti.loops import lower, passes
 
+pytestmark = pytest.mark.quarter
+
 T, B, N, H = 5, 2, 3, 4
 PLAIN = ("Placeholder", "Const", "Identity", "NoOp")
 

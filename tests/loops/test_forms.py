@@ -12,6 +12,8 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import tf_ti
 
+pytestmark = pytest.mark.quarter
+
 LAST, CONCATENATE, REVERSE = tf_ti.LoopOutput
 COUNT, WHILE = tf_ti.TripLimit
 X = tf.random.stateless_normal([12, 8], [1, 2])

@@ -8,6 +8,8 @@ import tf_ti
 from tf_ti.loops import traced
 from tf_ti.loops.derivatives import gradients
 
+pytestmark = pytest.mark.quarter
+
 F64 = tf.float64
 RNG = np.random.default_rng(0)
 XS, DIRECTION = (tf.constant(RNG.standard_normal((4, 3))) for _ in range(2))

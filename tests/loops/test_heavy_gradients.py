@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import tf_ti
 
+pytestmark = pytest.mark.quarter
+
 COUNT = 4
 
 
@@ -202,7 +204,6 @@ def expected():
     [scan, scan_with_checkpoints, scan_without_fuse, while_loop, while_loop_one_by_one],
 )
 @pytest.mark.parametrize("body", BODIES)
-@pytest.mark.quarter
 def test_first_and_second_derivatives(body, loop, expected):
     c, xs, _ = BODIES[body]
     found = tf.function(derivatives(loop, body, 2), autograph=False)(c, xs)

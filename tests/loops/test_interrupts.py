@@ -23,13 +23,25 @@ def pythons_handler():
 
 @contextlib.contextmanager
 def interrupted(after=0.5):
-    """Sends the process a SIGINT, which must end the block long before its loop ends."""
-    timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    """Sends the process a SIGINT, which must end the block long before its loop ends.
+
+    It sends one more after some seconds: Python ignores an interrupt that comes in a finalizer.
+    """
+    is_over = threading.Event()
+
+    def send():
+        wait = after
+        while not is_over.wait(wait):
+            os.kill(os.getpid(), signal.SIGINT)
+            wait = 10.0
+
+    thread = threading.Thread(target=send)
+    thread.start()
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         yield
-    timer.join()
+    is_over.set()
+    thread.join()
     assert time.monotonic() - begin < 60
 
 

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from checks import close, loss
+from patience import HANGS
 
 import tf_ti
 from tf_ti import BackEdge, InputPort, Loop, LoopOutput, OutputPort, PortMap, TripLimit
+
+pytestmark = pytest.mark.quarter
 
 COUNT, WHILE = TripLimit.COUNT, TripLimit.WHILE
 LAST, CONCATENATE, REVERSE = LoopOutput.LAST_VALUE, LoopOutput.CONCATENATE, LoopOutput.REVERSE
@@ -365,7 +368,7 @@ def test_many_threads_take_gradients():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANGS)
     for result in results:
         close(result, expected)
 
@@ -1713,7 +1716,6 @@ def with_a_variable(place, use):
     return step, unrolled
 
 
-@pytest.mark.quarter
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("place", USED_IN)
 @pytest.mark.parametrize("way", WAYS)
@@ -1737,7 +1739,6 @@ def test_second_gradients_by_a_variable(way, place, use):
         np.testing.assert_allclose(ours, expected, 1e-4, 1e-6)
 
 
-@pytest.mark.quarter
 @pytest.mark.parametrize("is_eager", [True, False])
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("place", USED_IN)

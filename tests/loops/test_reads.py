@@ -7,6 +7,8 @@ from while_oracle import WAYS, assert_same, explained
 
 import tf_ti
 
+pytestmark = pytest.mark.quarter
+
 X = tf.constant(np.random.default_rng(0).normal(size=(5, 3)), tf.float64)
 ROW = tf.TensorSpec([3], tf.float64)
 
@@ -68,7 +70,7 @@ def test_random_loops(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(24, 120))
+@pytest.mark.parametrize("seed", range(24, 72))
 def test_more_random_loops(seed):
     test_random_loops(seed)
 
@@ -136,6 +138,182 @@ def test_backwards(is_open):
         return loop(lambda k, h: k >= 0, lambda k, h: (k - 1, tf.sin(h) + element(k)), [n - 1, h])
 
     assert types_of_slices(assert_same(function, X, is_open=is_open)) == ["TensorListGetItem"]
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+def test_backwards_among_others(offset):
+    function = simple(lambda x: lambda k: x[k + offset], lambda x: 1, 3, -1)
+    assert types_of_slices(assert_same(function, X)) == ["StridedSlice"]
+
+
+# Tensors of a row for each row of x, as TensorFlow's shape functions tell.
+AS_MANY = {
+    "elements": lambda x: tf.sin(x),
+    "two tensors": lambda x: x * tf.cast(x > 0.0, x.dtype),
+    "a product": lambda x: x @ tf.ones([tf.shape(x)[1], 3], x.dtype),
+    "sums": lambda x: tf.tile(tf.reduce_sum(x, 1, keepdims=True), [1, 3]),
+    "rows of a table": lambda x: tf.gather(x, tf.argsort(x[:, 0])),
+    "transposed": lambda x: tf.transpose(tf.nn.softmax(tf.transpose(x))),
+    "a list": lambda x: from_stack(tf.cos(x)),
+    "filled": lambda x: tf.fill([tf.shape(x)[0], 3], tf.reduce_max(x)),
+}
+# Others, which have as many rows, or more, at times.
+MAYBE_AS_MANY = {
+    "a row less": lambda x: x[1:],
+    "few rows": lambda x: x[:4],
+    "many rows": lambda x: x[:6],
+    "very many rows": lambda x: x[:5000],
+    "rows that values tell": lambda x: tf.boolean_mask(x, x[:, 0] < 9.0),
+    "twice": lambda x: tf.concat([x, x], 0),
+    "a known number": lambda x: tf.sin(tf.ensure_shape(x, [5, None])),
+    "pairs of rows": lambda x: tf.reshape(x[: tf.shape(x)[0] // 2 * 2], [-1, 3]),
+    "four rows at least": lambda x: tf.pad(x, [[0, tf.maximum(4 - tf.shape(x)[0], 0)], [0, 0]]),
+    "a row at least": lambda x: tf.zeros([tf.maximum(tf.shape(x)[0], 1), 3], x.dtype),
+    "repeated rows": lambda x: tf.tile(x, [tf.maximum(1, 5 // tf.maximum(tf.shape(x)[0], 1)), 1]),
+    "rows through floats": lambda x: tf.ones(
+        [tf.cast(tf.maximum(tf.cast(tf.shape(x)[0], tf.float32), 4.0), tf.int32), 3], x.dtype
+    ),
+    "a diagonal": lambda x: tf.tile(tf.linalg.diag_part(x @ tf.transpose(x[:4]))[:, None], [1, 3]),
+}
+
+
+TABLE = tf.constant(np.random.default_rng(4).normal(size=(150, 3)), tf.float64)
+
+
+def pooled(x, width):
+    return tf.transpose(tf.nn.avg_pool1d(tf.transpose(x)[..., None], width, 2, "VALID")[..., 0])
+
+
+# Pairs of tensors whose extents are equal for some inputs alone.
+TWO = {
+    "strides": lambda x, z: (pooled(x, 2), pooled(x, 3)),
+    "a table": lambda x, z: (TABLE[: tf.shape(x)[0]], TABLE[: tf.size(z)]),
+    "a longer table": lambda x, z: (TABLE[2 * tf.shape(x)[0] :: 2], TABLE[tf.size(z) :]),
+    "broadcast": lambda x, z: (x[:4] + z[:, None], z[:, None] * x[:1]),
+    "ranges": lambda x, z: tuple(
+        tf.tile(tf.cast(tf.range(0, tf.shape(x)[0] + k, 3), x.dtype)[:, None], [1, 3])
+        for k in (0, 1)
+    ),
+    "spectra": lambda x, z: (
+        tf.tile(tf.abs(tf.signal.rfft(tf.tile(z, [tf.shape(x)[0]])))[:, None], [1, 3]),
+        pooled(tf.pad(x, [[0, 2], [0, 0]]), 2),
+    ),
+    "padded by two": lambda x, z: (tf.tile(z[:, None], [1, 3]), tf.pad(x, [[1, 1], [0, 0]])),
+}
+
+
+@pytest.mark.parametrize("form", TWO)
+def test_two_tensors_of_one_extent_at_times(form):
+    def function(loop, x, z):
+        one, other = TWO[form](x, z)
+        start = tf.ensure_shape(tf.reduce_sum(x, 0), [3])
+
+        def body(k, h):
+            return k + 1, tf.sin(h) + tf.ensure_shape(one[k], [3])
+
+        return loop(lambda k, h: k < tf.shape(other)[0], body, [0, start])
+
+    for rows, size in ((8, 3), (9, 1), (5, 5), (4, 7), (3, 5)):
+        x = tf.tile(X, [2, 1])[:rows]
+        assert_same(function, x, tf.ones([size], tf.float64), is_open=True)
+
+
+def from_stack(x):
+    return tf.TensorArray(x.dtype, tf.shape(x)[0]).unstack(x).stack()
+
+
+def of_two(other, by=1):
+    """A loop that reads x, and another tensor beside it, as often as x has rows."""
+
+    def function(loop, x):
+        n, element, others = tf.shape(x)[0], from_array(x), from_array(other(x))
+        first, last = (0, n) if by > 0 else (n - 1, -1)
+
+        def body(k, h):
+            rows = tf.ensure_shape(element(k) * others(k), [3])
+            return k + by, tf.sin(h) - rows
+
+        compare = tf.less if by > 0 else tf.greater
+        h = tf.ensure_shape(tf.reduce_sum(x, 0), [3])
+        return loop(lambda k, h: compare(k, last), body, [first, h])
+
+    return function
+
+
+def leaves_the_counter(loop):
+    return any(m.operation.type in ("AddV2", "Sub") for m in loop.moved if "before" in m.place)
+
+
+@pytest.mark.parametrize("by", [1, -1])
+@pytest.mark.parametrize("form", AS_MANY)
+def test_tensors_of_one_unknown_extent(form, by):
+    found = assert_same(of_two(AS_MANY[form], by), X, is_open=True)
+    assert types_of_slices(found) == ["TensorListGetItem", "TensorListGetItem"]
+    assert by < 0 or leaves_the_counter(found)
+
+
+@pytest.mark.parametrize("form", MAYBE_AS_MANY)
+def test_tensors_whose_extents_may_differ(form):
+    for rows in (5, 2, 0):
+        found = assert_same(of_two(MAYBE_AS_MANY[form]), X[:rows], is_open=True)
+    assert not leaves_the_counter(found)
+
+
+NUMBERS = {
+    "four at least": lambda n, z: tf.maximum(n, 4),
+    "between": lambda n, z: tf.clip_by_value(n, 4, 2**30),
+    "not eleven": lambda n, z: n - n % 11 * (n % 2),
+    "elements of another": lambda n, z: tf.minimum(n, tf.size(z)),
+}
+
+
+@pytest.mark.parametrize("form", NUMBERS)
+def test_numbers_that_are_an_extent_at_times(form):
+    def function(loop, x, z):
+        n, start = tf.shape(x)[0], tf.ensure_shape(tf.reduce_sum(x, 0), [3])
+
+        def body(k, h):
+            return k + 1, tf.cond(k < n, lambda: tf.sin(h) + x[k], lambda: tf.cos(h))
+
+        return loop(lambda k, h: k < NUMBERS[form](n, z), body, [0, start])
+
+    for rows, z in ((5, [2, 1, 1, 1, 1]), (2, [1, 1, 0, 1, 1]), (0, [1] * 5), (12, [1] * 5)):
+        x = tf.tile(X, [3, 1])[:rows]
+        assert_same(function, x, tf.zeros(z, tf.float64), is_open=True)
+
+
+def test_many_operations_before_a_loop_are_asked_once(monkeypatch):
+    from tf_ti.loops.passes import steady
+
+    asked, repeated = [], steady._repeated
+    monkeypatch.setattr(
+        steady, "_repeated", lambda op, given: asked.append(op.name) or repeated(op, given)
+    )
+
+    def call(x):
+        y = x
+        for _ in range(50):
+            y = tf.sin(y)
+        parts = [y * float(i) for i in range(6)]
+        total = tf.zeros([3], tf.float64)
+        for _ in range(4):
+            _, total = tf_ti.while_loop(
+                lambda k, h: k < tf.shape(x)[0],
+                lambda k, h: (k + 1, tf.add_n([h, *(part[k] for part in parts)])),
+                [0, total],
+            )
+        return total
+
+    tf.function(
+        call, input_signature=[tf.TensorSpec([None, 3], tf.float64)]
+    ).get_concrete_function()
+    assert 50 <= len(asked) <= 4 * 50
+
+
+def test_a_tensor_that_is_cut_where_x_is_long():
+    x = tf.tile(X, [1001, 1])
+    assert_same(of_two(MAYBE_AS_MANY["very many rows"]), x, is_open=True)
+    assert_same(of_two(MAYBE_AS_MANY["many rows"]), x[:12], is_open=True)
 
 
 def test_a_written_array_is_left():

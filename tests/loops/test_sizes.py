@@ -12,6 +12,8 @@ from work import count, growing_faster, under_deep_stack
 import tf_ti
 from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
 
+pytestmark = pytest.mark.quarter
+
 STEPS, ROWS, WIDTH = 3, 2, 4
 XS = np.linspace(-1, 1, STEPS * ROWS * WIDTH, dtype=np.float32).reshape(STEPS, ROWS, WIDTH)
 START = tf.zeros([ROWS, WIDTH])

@@ -8,6 +8,8 @@ from checks import close, loss
 import tf_ti
 from tf_ti import BackEdge, InputPort, OutputPort, PortMap
 
+pytestmark = pytest.mark.quarter
+
 F64 = tf.float64
 
 
@@ -355,7 +357,7 @@ def test_swapped_states_have_swapped_gradients(unrolled, every):
 
 
 @EVERY
-def test_a_result_that_feeds_two_states_and_three_outputs_gathers_their_gradients(unrolled, every):
+def test_a_result_that_feeds_two_states_and_four_outputs_gathers_their_gradients(unrolled, every):
     rng = np.random.default_rng(0)
     check(
         unrolled,
@@ -368,6 +370,7 @@ def test_a_result_that_feeds_two_states_and_three_outputs_gathers_their_gradient
                 OutputPort(1, 0, axis=0),
                 OutputPort(2, 0, axis=0, start=-1, end=0, stride=-1),
                 OutputPort(3, 1),
+                OutputPort(4, 0),
             ],
         ),
         [BackEdge(0, 0), BackEdge(0, 1)],

@@ -95,6 +95,32 @@ def test_values_and_gradients_are_those_of_the_definition(
         np.testing.assert_allclose(theirs, our, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_segments_are_of_the_elements_that_were_read(axis, reverse):
+    xs = tf.constant(np.random.default_rng(4).normal(size=[6, 2] if axis == 0 else [2, 6]))
+
+    def f(carry, x):
+        k, c = carry
+        c = tf.tanh(0.7 * c) + x
+        return (k + 1, c), c * x
+
+    def gradient(scan):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            (_, last), ys = scan(f, (0, tf.zeros([2], xs.dtype)), xs, lambda carry, y: carry[0] > 3)
+            loss = tf.reduce_sum(last * last) + tf.reduce_sum(tf.sin(ys))
+        return tf.convert_to_tensor(tape.gradient(loss, xs))
+
+    def ours(f, init, xs, until):
+        return tf_ti.scan(f, init, xs, axis=axis, reverse=reverse, until=until, checkpoint_every=3)
+
+    def theirs(f, init, xs, until):
+        return _by_definition(f, init, xs, until, 6, reverse, axis, False)
+
+    np.testing.assert_allclose(gradient(ours), gradient(theirs), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [tf.int32, tf.string, tf.bool, tf.complex64])
 def test_results_of_any_type_without_elements(dtype):
     value = tf.cast([3, 4], dtype) if dtype != tf.string else tf.constant(["3", "4"])

@@ -482,8 +482,19 @@ def test_of_several_layers_of_torch_one_must_be_named():
         ):
             tf_ti.recurrent.from_torch(module)
         assert tf_ti.recurrent.from_torch(module, 1)["r"].shape[-1] == 2
+        every = tf_ti.recurrent.from_torch(module, "all")
+        assert [each["w"].shape[-1] for each in every] == [3, 3]
+        for layer in ("last", -1, True, 1.0):
+            with pytest.raises(ValueError, match="layer must be a number from 0 on, 'all' or None"):
+                tf_ti.recurrent.from_torch(module, layer)
+        with pytest.raises(ValueError, match="weight_hh_l2 among them"):
+            tf_ti.recurrent.from_torch(module, 2)
     one = {name: value for name, value in both.items() if "_l0" in name}
     assert tf_ti.recurrent.from_torch(one)["direction"] == "bidirectional"
+    cell = {"weight_ih": w, "weight_hh": r}
+    assert tf_ti.recurrent.from_torch(cell, 0)["w"].shape == (8, 3)
+    with pytest.raises(ValueError, match="a cell has no layers: layer must be None, got 1"):
+        tf_ti.recurrent.from_torch(cell, 1)
 
 
 def test_what_is_no_recurrent_cell_of_keras_is_an_error():

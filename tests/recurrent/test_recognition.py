@@ -12,6 +12,8 @@ import tf_ti
 from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
 from tf_ti.recurrent import ops
 
+pytestmark = pytest.mark.quarter
+
 T, B, N, H = 4, 3, 5, 8
 SEQUENCE = "TfTi>RecurrentSequence"
 
@@ -1277,17 +1279,56 @@ def test_states_that_a_mask_holds(cell, num_states, reverse, axis, keeps, starts
         check(call, [xs, mask, *(normal(f"s{k}", B, H) for k in range(num_states))], variables)
 
 
-def test_a_mask_of_an_unknown_batch():
-    call, _ = masked_scan(joined, 2)
-    states = [tf.TensorSpec([None, H])] * 2
-    specs = tf.TensorSpec([T, None, N]), tf.TensorSpec([T, None], tf.bool), *states
-    given = normal("x", T, B, N), MASK, normal("h", B, H), normal("c", B, H)
+def check_traced_for(call, specs, given):
+    """Compares a sequence with its loop, both traced for open shapes, and returns both."""
     known, plain = (
         tf.function(functools.partial(call, fuse), input_signature=specs) for fuse in (True, False)
     )
     assert count(functools.partial(call, True), *specs) == (1, 0)
     for a, e in zip(*(tf.nest.flatten(f(*given)) for f in (known, plain)), strict=True):
         np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+    return known, plain
+
+
+def test_a_mask_of_an_unknown_batch():
+    call, _ = masked_scan(joined, 2)
+    states = [tf.TensorSpec([None, H])] * 2
+    specs = tf.TensorSpec([T, None, N]), tf.TensorSpec([T, None], tf.bool), *states
+    given = normal("x", T, B, N), MASK, normal("h", B, H), normal("c", B, H)
+    check_traced_for(call, specs, given)
+
+
+def test_a_mask_of_an_unknown_number_of_steps():
+    call, _ = masked_scan(joined, 2)
+    states = [tf.TensorSpec([B, H])] * 2
+    specs = tf.TensorSpec([None, B, N]), tf.TensorSpec([None, B], tf.bool), *states
+    given = normal("x", T, B, N), MASK, normal("h", B, H), normal("c", B, H)
+    known, plain = check_traced_for(call, specs, given)
+    for f in (known, plain):  # the op compares, as the loop does
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            f(given[0], MASK[:-1], *given[2:])
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            f(given[0][1:], *given[1:])
+
+
+def test_slices_that_nobody_reads_are_still_compared():
+    weights = Weights()
+
+    def call(fuse, xs, mask, unread, h):
+        def step(h, element):
+            x, kept, _ = element
+            return held(kept, rnn(weights, x, h), [h])[0], None
+
+        return tf_ti.scan(step, h, (xs, mask, unread), fuse=fuse)[0]
+
+    given = normal("x", T, B, N), MASK, tf.range(T), normal("h", B, H)
+    check(call, given, lambda: list(weights.found.values()))
+    specs = [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in given]
+    specs[3] = tf.TensorSpec([B, H])
+    assert count(functools.partial(call, True), *specs) == (0, 1)
+    f = tf.function(functools.partial(call, True), input_signature=specs)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        f(*given[:2], tf.range(T - 1), given[3])
 
 
 def test_a_mask_that_comparisons_make():
@@ -1319,6 +1360,145 @@ def test_what_a_mask_leaves_out_may_be_nan():
         np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
 
 
+def test_a_mask_that_is_repeated_for_each_column():
+    weights = Weights()
+
+    def call(fuse, xs, mask, *init):
+        def step(states, element):
+            columns = [tf.tile(element[1][:, tf.newaxis], [1, H]) for _ in states]
+            new = joined(weights, element[0], *states)
+            states = [tf.where(m, n, o) for m, n, o in zip(columns, new, states, strict=True)]
+            return states, states[0]
+
+        return tf_ti.scan(step, list(init), (xs, mask), fuse=fuse)
+
+    given = [normal("x", T, B, N), MASK, normal("h", B, H), normal("c", B, H)]
+    check(call, given, lambda: list(weights.found.values()))
+
+
+@pytest.mark.parametrize("cell, num_states", [(joined, 2), (gru, 1), (rnn, 1)])
+@pytest.mark.parametrize("place", [0, 1, -1])
+@pytest.mark.parametrize("starts", ["zeros", "numbers"])
+@pytest.mark.parametrize("gives", ["steps", "last", "steps of both", "computed"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.pairwise
+def test_an_output_that_a_mask_holds(cell, num_states, place, starts, gives, reverse, keeps):
+    weights, place = Weights(), place % (num_states + 1)
+
+    def call(fuse, xs, mask, *init):
+        def step(carry, element):
+            x, kept = element
+            states = [*carry]
+            y = states.pop(place)
+            new = cell(weights, x, *states)
+            (y,) = held(kept, new[:1], [y], keeps)
+            states = held(kept, new, states, keeps)
+            carry = [*states[:place], y, *states[place:]]
+            found = {"steps": y, "last": None, "steps of both": (y, states[0]), "computed": y * y}
+            return carry, found[gives]
+
+        last, ys = tf_ti.scan(step, list(init), (xs, mask), reverse=reverse, fuse=fuse)
+        return last if ys is None else [*last, ys]
+
+    count = num_states + 1
+    init = [normal(f"s{k}", B, H) for k in range(count)]
+    if starts == "zeros":
+        init[place] = tf.zeros([B, H])
+    mask = tf.concat([MASK, tf.zeros([T, 1], tf.bool)], 1)[:, 1:]  # a row that is always held
+    check(call, [normal("x", T, B, N), mask, *init], lambda: list(weights.found.values()))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_two_outputs_that_a_mask_holds(place):
+    weights = Weights()
+
+    def call(fuse, xs, mask, *init):
+        def step(states, element):
+            x, kept = element
+            states = held(kept, rnn(weights, x, states[place]) * 3, states)
+            return states, states
+
+        return tf_ti.scan(step, list(init), (xs, mask), fuse=fuse)
+
+    given = [normal("x", T, B, N), MASK, *(normal(f"s{k}", B, H) for k in range(3))]
+    check(call, given, lambda: list(weights.found.values()))
+
+
+@pytest.mark.parametrize("of_a_copy", [False, True])
+def test_constant_zeros_that_a_mask_holds_have_gradients(of_a_copy):
+    weights = Weights()
+
+    @tf.function
+    def gradients(fuse, xs, mask):
+        with tf.GradientTape() as tape:
+            init = [tf.zeros([B, H]) for _ in range(1 + of_a_copy)]
+            tape.watch(init)
+
+            def step(states, element):
+                new = rnn(weights, element[0], states[0])
+                states = held(element[1], new * len(states), states)
+                return states, states[-1]
+
+            _, ys = tf_ti.scan(step, init, (xs, mask), fuse=fuse)
+            loss = tf.reduce_sum(tf.exp(ys))
+        return tape.gradient(loss, init, unconnected_gradients="zero")
+
+    given = normal("x", T, B, N), MASK
+    types = types_of(gradients.get_concrete_function(True, *given).graph)
+    assert SEQUENCE in types
+    for a, e in zip(gradients(True, *given), gradients(False, *given), strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cell, num_states", [(joined, 2), (gru, 1), (rnn, 1)])
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_an_output_that_is_zero_where_a_mask_holds_the_states(cell, num_states, computed, keeps):
+    weights = Weights()
+
+    def call(fuse, xs, mask, *init):
+        def step(states, element):
+            x, kept = element
+            new = cell(weights, x, *states)
+            (y,) = held(kept, new[:1], [tf.zeros([B, H])], keeps)
+            return held(kept, new, states, keeps), 2 * y + x[:, :1] if computed else y
+
+        return tf_ti.scan(step, list(init), (xs, mask), fuse=fuse)
+
+    given = [normal("x", T, B, N), MASK, *(normal(f"s{k}", B, H) for k in range(num_states))]
+    check(call, given, lambda: list(weights.found.values()))
+
+
+def _of_the_cell(weights, x, mask, y, h, c):
+    new = joined(weights, x, h, c)
+    return held(mask, [new[1], *new], [y, h, c])
+
+
+def _read_elsewhere(weights, x, mask, y, h, c):
+    return held(mask, [*joined(weights, x + y[:, :1], h, c)][:1] * 2, [y, h]) + [c]
+
+
+def _of_another_mask(weights, x, mask, y, h, c):
+    new = joined(weights, x, h, c)
+    return [*held(~mask, new[:1], [y]), *held(mask, new, [h, c])]
+
+
+@pytest.mark.parametrize("cell", [_of_the_cell, _read_elsewhere, _of_another_mask])
+def test_other_states_beside_those_of_a_cell_keep_the_loop(cell):
+    weights = Weights()
+
+    def call(fuse, xs, mask, *init):
+        def step(states, element):
+            states = cell(weights, *element, *states)
+            return states, states[0]
+
+        return tf_ti.scan(step, list(init), (xs, mask), fuse=fuse)
+
+    states = [normal(f"s{k}", B, H) for k in range(3)]
+    check_no_sequence(call, [normal("x", T, B, N), MASK, *states])
+
+
 def _first_alone(weights, x, mask, h, c):
     new = joined(weights, x, h, c)
     return [held(mask, new[:1], [h])[0], new[1]]
@@ -1329,8 +1509,8 @@ def _two_masks(weights, x, mask, h, c):
     return [held(mask, new[:1], [h])[0], held(~mask, new[1:], [c])[0]]
 
 
-def _of_columns(weights, x, mask, h, c):
-    new, columns = joined(weights, x, h, c), tf.tile(mask[:, tf.newaxis], [1, H])
+def _of_half_the_columns(weights, x, mask, h, c):
+    new, columns = joined(weights, x, h, c), mask[:, tf.newaxis] & (tf.range(H) < 2)
     return [tf.where(columns, n, o) for n, o in zip(new, (h, c), strict=True)]
 
 
@@ -1353,7 +1533,7 @@ def _of_scaled_states(weights, x, mask, h, c):
 @pytest.mark.parametrize(
     "cell",
     [
-        *(_first_alone, _two_masks, _of_columns, _of_a_state, _in_every_step),
+        *(_first_alone, _two_masks, _of_half_the_columns, _of_a_state, _in_every_step),
         *(_of_other_states, _of_scaled_states),
     ],
 )

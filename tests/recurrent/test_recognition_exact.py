@@ -15,6 +15,8 @@ import tensorflow as tf
 import tf_ti
 from tf_ti.recurrent import ops, unfused
 
+pytestmark = pytest.mark.quarter
+
 SEQUENCE = "TfTi>RecurrentSequence"
 INF, NAN = np.inf, np.nan
 # Around the limits of all functions below, where 0.2 v + 0.5 and (v + 3) / 6 have theirs too.

@@ -14,7 +14,10 @@ import tf_ti
 from tf_ti import _library
 from tf_ti.bags.ops import NUMBERS, Bags, Table
 
-pytestmark = pytest.mark.skipif(_library.XLA_PROBLEM is not None, reason=str(_library.XLA_PROBLEM))
+pytestmark = [
+    pytest.mark.quarter,
+    pytest.mark.skipif(_library.XLA_PROBLEM is not None, reason=str(_library.XLA_PROBLEM)),
+]
 
 F32, F64 = tf.float32, tf.float64
 FLOATS = [tf.float32, tf.float64, tf.float16, tf.bfloat16]

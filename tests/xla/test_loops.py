@@ -18,9 +18,12 @@ from checks import close
 import tf_ti
 from tf_ti import BackEdge, InputPort, Loop, LoopOutput, OutputPort, PortMap, TripLimit, _library
 
-pytestmark = pytest.mark.skipif(
-    _library.XLA_PROBLEM is not None, reason=f"no XLA kernels: {_library.XLA_PROBLEM}"
-)
+pytestmark = [
+    pytest.mark.quarter,
+    pytest.mark.skipif(
+        _library.XLA_PROBLEM is not None, reason=f"no XLA kernels: {_library.XLA_PROBLEM}"
+    ),
+]
 
 plain_function = tf.function
 compiled = functools.partial(tf.function, jit_compile=True, autograph=False)

@@ -12,7 +12,10 @@ from tf_ti import _library, _tf
 from tf_ti._library import ops
 from tf_ti.recurrent import ops as recurrent_ops
 
-pytestmark = pytest.mark.skipif(_library.XLA_PROBLEM is not None, reason=str(_library.XLA_PROBLEM))
+pytestmark = [
+    pytest.mark.quarter,
+    pytest.mark.skipif(_library.XLA_PROBLEM is not None, reason=str(_library.XLA_PROBLEM)),
+]
 
 TOLERANCES = {tf.float16: 2e-3, tf.bfloat16: 1.6e-2, tf.float32: 1e-5, tf.float64: 1e-12}
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}

@@ -6,6 +6,7 @@ import inspect
 import os
 import pathlib
 import re
+import sysconfig
 import types
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,7 @@ _OURS = os.path.dirname(os.path.dirname(__file__))
 _HIDDEN = tuple(folder + os.sep for folder in (_OURS, os.path.dirname(tf.__file__)))
 _KERAS = f"{os.sep}keras{os.sep}src{os.sep}"
 _GENERATED = "__autograph_generated_file"
+_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
@@ -137,7 +139,8 @@ def _is_users(code: types.CodeType) -> bool:
 def _is_users_frame(path: str, name: str) -> bool:
     is_wrapper = path == "<string>" and name.startswith("tf_ti_")
     is_generated = is_wrapper or _GENERATED in path
-    return not (is_generated or path.startswith(_HIDDEN) or _KERAS in path)
+    is_pythons = path.startswith(_LIBRARY) and not _INSTALLED.search(path)
+    return not (is_generated or is_pythons or path.startswith(_HIDDEN) or _KERAS in path)
 
 
 def _users_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:

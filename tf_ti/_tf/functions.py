@@ -158,6 +158,11 @@ def find_function(graph: tf.Graph, name: str) -> Any:
     return None
 
 
+def call_flat(function: atomic_function.AtomicFunction, inputs: Sequence[tf.Tensor]) -> Any:
+    """Calls a function with all inputs of its graph; captured tensors are inputs, too."""
+    return function.call_flat(*inputs)
+
+
 def graph_of(function: Any) -> FuncGraph | None:
     """The graph from which a function was made; None if it is known by its definition alone.
 

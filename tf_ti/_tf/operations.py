@@ -112,15 +112,26 @@ def add_operation(
     return _add_operation(op_def_registry.get(op_type), inputs, dtypes, values, None)
 
 
-def repeat_operation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Adds an operation like `op` to the current graph, where tapes see it as that of a user."""
-    return _add_operation(
-        op.op_def,
-        inputs,
-        [t.dtype for t in op.outputs],
-        {key: attr for key, attr in op.node_def.attr.items() if not key.startswith("_")},
-        op.name.rsplit("/", 1)[-1],
-    )
+def repeat_operation(
+    op: tf.Operation,
+    inputs: Sequence[tf.Tensor],
+    types: Mapping[tf.DType, tf.DType] | None = None,
+) -> list[tf.Tensor]:
+    """Adds an operation like `op` to the current graph. Tapes see it as a user's operation.
+
+    Args:
+        op: the operation.
+        inputs: the tensors that the new operation reads.
+        types: types of numbers that the operation has, and the types that replace them.
+    """
+    attrs = {key: attr for key, attr in op.node_def.attr.items() if not key.startswith("_")}
+    types = types or {}
+    enums = {old.as_datatype_enum: new.as_datatype_enum for old, new in types.items()}
+    for key, attr in attrs.items():
+        if attr.type in enums:
+            attrs[key] = tf.compat.v1.AttrValue(type=enums[attr.type])
+    dtypes = [types.get(t.dtype, t.dtype) for t in op.outputs]
+    return _add_operation(op.op_def, inputs, dtypes, attrs, op.name.rsplit("/", 1)[-1])
 
 
 def create_operation(

@@ -41,6 +41,28 @@ def unwrap_variable(variable: Any) -> Any:
     return value if isinstance(value, (tf.Tensor, tf.Variable)) else variable
 
 
+def has_handle(value: Any) -> bool:
+    """Returns true for a resource variable, and for copies of one on several devices."""
+    try:
+        return hasattr(value, "handle")
+    except ValueError:  # of copies on several devices, where none is meant
+        return True
+
+
+def of_one_copy(variable: Any) -> Any:
+    """Returns one copy of a variable that has a copy on each device, and other values unchanged.
+
+    Outside of replicas, a variable that is aggregated when it is read becomes the aggregate.
+    """
+    if not isinstance(variable, tf.distribute.DistributedValues):
+        return variable
+    is_in_replica = not tf.distribute.in_cross_replica_context()
+    if isinstance(variable, values.SyncOnReadVariable):
+        is_one = is_in_replica and tf.distribute.has_strategy()
+        return variable if is_one else tf.convert_to_tensor(variable)
+    return variable if is_in_replica else variable.values[0]
+
+
 def is_distributed(variable: Any) -> bool:
     """Returns true for a variable whose updates tf.distribute directs, to all copies or to one."""
     return isinstance(variable, (values.DistributedVariable, ps_values.AggregatingVariable))

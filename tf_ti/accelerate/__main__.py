@@ -16,7 +16,8 @@ def _print_report() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tf_ti.accelerate",
-        description="Runs a program of Python whose loops run as tf_ti's.",
+        usage="%(prog)s [-h] [--report] [--lookups] (FILE.py | -m MODULE) [ARGUMENTS]",
+        description="Runs a program of Python, or a module, whose loops run as tf_ti's.",
     )
     parser.add_argument(
         "--report", action="store_true", help="say at the end what became of each loop"
@@ -24,27 +25,25 @@ def main() -> None:
     parser.add_argument(
         "--lookups", action="store_true", help="look up embeddings of sparse ids by tf_ti, too"
     )
-    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module, not a file")
     parser.add_argument(
-        "program",
-        nargs=argparse.REMAINDER,
-        metavar="FILE.py ARGUMENTS",
-        help="the program, and what it gets",
+        "-m", dest="is_module", action="store_true", help="run a module, not a file"
+    )
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="FILE.py ARGUMENTS", help="the program, and what it gets"
     )
     given = parser.parse_args()
-    if given.module is None and not given.program:
+    if not given.program:
         parser.error("a file, or -m and a module, is needed")
     if given.report:
         atexit.register(_print_report)
     tf_ti.accelerate(lookups=given.lookups)
-    if given.module is not None:
-        sys.argv = [given.module, *given.program]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(given.module, run_name="__main__", alter_sys=True)
-        return
     sys.argv = given.program
-    sys.path[0] = os.path.dirname(os.path.realpath(given.program[0]))
-    runpy.run_path(given.program[0], run_name="__main__")
+    if given.is_module:
+        sys.path[0] = os.getcwd()
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        return
+    sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

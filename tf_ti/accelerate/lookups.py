@@ -1,5 +1,6 @@
 """A look-up of TensorFlow's, of embeddings of sparse or ragged ids, becomes a bag of tf_ti."""
 
+import math
 import numbers
 from typing import Any
 
@@ -17,10 +18,15 @@ def take(lookup: _tf.SparseLookup) -> tf.Tensor | None:
     """The rows of a look-up's bags, if it is taken; None where TensorFlow is to look them up."""
     if not _settings.current().lookups:
         return None
-    reason = _reason(lookup)
+    reason, rows = _reason(lookup), None
+    if reason is None:
+        try:
+            rows = pool(_arguments.checked(_lookup(lookup)))
+        except (TypeError, ValueError) as error:  # TensorFlow looks it up, or says what is wrong
+            reason = f"{type(error).__name__}: {error}"
     if not tf.executing_eagerly():  # where a line of the report would cost more than it tells
         _reports.add(reason is None, reason or "an embedding bag")
-    return None if reason else pool(_arguments.checked(_lookup(lookup)))
+    return rows
 
 
 def _reason(lookup: _tf.SparseLookup) -> str | None:
@@ -36,8 +42,8 @@ def _reason(lookup: _tf.SparseLookup) -> str | None:
     if lookup.ids.dtype not in (tf.int32, tf.int64) or any(t.shape.rank != 1 for t in given):
         return "its ids are no list of int32 or int64"
     most = lookup.max_norm
-    if most is not None and not (isinstance(most, numbers.Real) and most > 0):
-        return "its max_norm is no number of Python above 0"
+    if most is not None and not (isinstance(most, numbers.Real) and 0 < most < math.inf):
+        return "its max_norm is no finite number of Python above 0"
     return None
 
 
@@ -45,7 +51,9 @@ def _is_table(value: Any) -> bool:
     """True for what has a type of floats, and a rank; a variable of TensorFlow 1 has no handle."""
     if not hasattr(value, "dtype") or tf.as_dtype(value.dtype) not in FLOATS:
         return False
-    if isinstance(value, tf.Variable) and not hasattr(value, "handle"):
+    if isinstance(value, tf.Variable) and not _tf.has_handle(value):
+        return False
+    if isinstance(value, _tf.ShardedVariable):  # TensorFlow looks up in its parts
         return False
     return tf.TensorShape(value.shape).rank not in (0, None)
 

@@ -80,16 +80,12 @@ def is_sharded(emb_table: Any) -> bool:
 
 def _is_table(value: Any) -> bool:
     kinds = (tf.Tensor, tf.Variable, np.ndarray, _tf.ShardedVariable)
-    return isinstance(value, kinds) or hasattr(value, "handle")
+    return isinstance(value, kinds) or _tf.has_handle(value)
 
 
 def to_table(emb_table: Any) -> Table:
-    emb_table = _tf.unwrap_variable(emb_table)
-    if isinstance(emb_table, tf.distribute.DistributedValues):
-        if tf.distribute.in_cross_replica_context():
-            emb_table = emb_table.values[0]  # every replica's is the same
-    # A variable of TensorFlow 1 has no handle.
-    if isinstance(emb_table, tf.Variable) and hasattr(emb_table, "handle"):
+    emb_table = _tf.of_one_copy(_tf.unwrap_variable(emb_table))
+    if isinstance(emb_table, tf.Variable) and _tf.has_handle(emb_table):
         check_reachable("emb_table", emb_table)
         _tf.variable_accessed(emb_table)
         table = Table(emb_table.handle, emb_table.dtype, emb_table)

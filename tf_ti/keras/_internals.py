@@ -200,8 +200,18 @@ def layers_in(layer: Any) -> list[Any]:
 
 
 def is_plain_model(model: Any) -> bool:
-    """Returns true if a model consists of its layers: a functional or a Sequential one."""
-    return type(model) in (keras.Sequential, functional.Functional)
+    """Returns true if a model's configuration has its layers: a functional or a Sequential one.
+
+    That of a subclass has them too, unless its constructor makes them.
+    """
+    kind = type(model)
+    if isinstance(model, keras.Sequential):
+        return kind.get_config is keras.Sequential.get_config
+    return (
+        isinstance(model, functional.Functional)
+        and kind.get_config is functional.Functional.get_config
+        and functional.functional_like_constructor(kind)
+    )
 
 
 def is_built_by_calls(layer: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The configuration of a model with tf_ti's layers in it in place of Keras's."""
+"""The configuration of a model with bags in it in place of pooled embeddings."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,6 @@ from typing import Any
 import keras
 
 from tf_ti.keras import _internals
-from tf_ti.keras.recurrent import OURS
 
 _EMBEDDING = "keras.layers.Embedding"
 _MEAN = "keras.layers.GlobalAveragePooling1D"
@@ -26,7 +25,11 @@ _OF_EMBEDDING = (
 )
 _NOT_OF_BAGS = {"activity_regularizer": "an activity regularizer", "lora_rank": "a LoRA"}
 _OF_POOL = ("name", "trainable", "dtype", "activity_regularizer")
-_KINDS = {f"keras.layers.{layer.__name__}": layer.__name__ for layer in OURS}
+_BAG = {
+    "module": "tf_ti.keras",
+    "class_name": "EmbeddingBag",
+    "registered_name": "tf_ti>EmbeddingBag",
+}
 
 
 class Replacement:
@@ -42,7 +45,16 @@ class Replacement:
         self.objects: dict[str, Any] = {}
         self.embeddings: dict[str, str] = {}
         self._is_built = model.built
-        self.config = self._model(model.get_config(), model, "")
+        self.config = self._inside(model.get_config(), model, "")
+
+    def _inside(self, config: dict[str, Any], live: Any, path: str) -> dict[str, Any]:
+        """Replaces the layers inside a model or a layer; returns its new configuration."""
+        if _internals.is_plain_model(live):
+            return self._model(config, live, path)
+        return {
+            name: self._replaced(each, _attribute(live, name), path)
+            for name, each in config.items()
+        }
 
     def _model(self, config: dict[str, Any], model: Any, path: str) -> dict[str, Any]:
         layers = [dict(layer) for layer in config["layers"]]
@@ -80,16 +92,10 @@ class Replacement:
             # Built before they are called, layers lack their models' names in variables' paths.
             part.pop("build_config", None)
         where = f"{path}{config.get('name', part['class_name'])}/"
-        if _internals.is_plain_model(live):
-            return {**part, "config": self._model(config, live, where)}
-        inside = {
-            name: self._replaced(each, _attribute(live, name), where)
-            for name, each in config.items()
-        }
+        inside = self._inside(config, live, where)
         if isinstance(live, keras.layers.Lambda):
             inside["mask"] = live.mask  # which Keras takes as it is
-        kind = _KINDS.get(_class_of(part))
-        return {**part, **(_of_ours(kind) if kind else {}), "config": inside}
+        return {**part, "config": inside}
 
     def _function(self, function: Any) -> dict[str, Any]:
         """The configuration of a function of the user's own, which no file needs to name."""
@@ -112,10 +118,6 @@ def _attribute(live: Any, name: str) -> Any:
 
 def _class_of(layer: dict[str, Any]) -> str:
     return f"{layer.get('module')}.{layer['class_name']}"
-
-
-def _of_ours(name: str) -> dict[str, str]:
-    return {"module": "tf_ti.keras", "class_name": name, "registered_name": f"tf_ti>{name}"}
 
 
 # --- embeddings and what pools them --------------------------------------------------------------
@@ -155,7 +157,7 @@ def _merge(config: dict[str, Any], embedding: dict[str, Any]) -> str:
     ((combiner, mask_zero),) = ways
     bag = {name: own[name] for name in _OF_EMBEDDING if name in own}
     bag |= {"combiner": combiner, "mask_zero": mask_zero}
-    embedding.update(_of_ours("EmbeddingBag"), config=bag)
+    embedding.update(_BAG, config=bag)
     for pool in pools:
         _make_identity(pool, own["dtype"])
     names = ", ".join(repr(pool["config"]["name"]) for pool in pools)
@@ -221,8 +223,9 @@ def _which_calls_are_masked(pool: dict[str, Any], own: dict[str, Any]) -> list[b
 
 def _is_mask(config: dict[str, Any], tensors: list[dict[str, Any]], ids: dict[str, Any]) -> bool:
     """True if a tensor is the mask that an embedding makes of ids, or would make."""
-    (tensor,) = tensors
-    name, call, _ = tensor["keras_history"]
+    if len(tensors) != 1:
+        return False
+    name, call, _ = tensors[0]["keras_history"]
     (made,) = (layer for layer in config["layers"] if layer["name"] == name)
     if _class_of(made) != _internals.MASKING_OP:
         return False

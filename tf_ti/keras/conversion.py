@@ -11,7 +11,7 @@ import keras
 
 from tf_ti.keras import _internals, summaries
 from tf_ti.keras.configurations import Replacement
-from tf_ti.keras.recurrent import OURS
+from tf_ti.keras.recurrent import OURS, adopt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +56,11 @@ def convert(model: Any) -> tuple[Any, Report]:
       Of ids that are all masked, the mean is zeros, and not NaN. Ids below 0 are an error, while
       Keras counts them from the end.
 
+    The constructor of a user's own layer or model may make layers that no configuration has. Keras
+    names them anew. The recurrent layers among them become tf_ti's, but a file of the new model
+    does not say so: convert what is loaded from it. An Embedding among them stays. A model whose
+    class has a `compile` of its own is not compiled.
+
     Predictions are the same but for rounding, and so are the losses of training, with one
     exception. Where an Embedding became a bag, and an id comes more than once in a batch, the bag
     has one gradient for it, the sum. Keras has one for each time, which its optimizers square, and
@@ -63,14 +68,16 @@ def convert(model: Any) -> tuple[Any, Report]:
     `tf_ti.keras`, if they do not clip, and not with `keras.optimizers.Adam` and the like.
 
     Args:
-        model: a functional or a Sequential `keras.Model`. The user's own classes and functions that
-            its layers refer to are found where Keras finds them, or in the layers' attributes.
+        model: a `keras.Model`: a functional or Sequential one, or one of a subclass whose
+            configuration is enough to make it anew, as it must be for a file. The user's own
+            classes and functions that its layers refer to are found where Keras finds them, or in
+            the layers' attributes.
 
     Returns:
         The new model, and a `Report`: a `Converted` for each recurrent and each embedding layer.
 
     Raises:
-        TypeError: the model is of a subclass, whose layers only its code knows.
+        TypeError: `model` is no model of Keras.
         ValueError: Keras cannot make the model anew of its configuration. Objects that it does not
             find are given to it by a `keras.saving.custom_object_scope` around the call.
 
@@ -83,10 +90,10 @@ def convert(model: Any) -> tuple[Any, Report]:
 
     Source: keras.models.clone_model.
     """
-    if not _internals.is_plain_model(model):
+    if not isinstance(model, keras.Model):
         raise TypeError(
-            "`model` must be a functional or a Sequential model, whose layers can be replaced. "
-            f"Received: {model!r} (of type {type(model).__name__})"
+            f"`model` must be a model of Keras. Received: {model!r} (of type "
+            f"{type(model).__name__})"
         )
     try:
         replacement = Replacement(model)
@@ -125,8 +132,10 @@ def _optimizers(model: keras.Model) -> list[Any]:
 def _make(model: keras.Model, config: dict[str, Any]) -> keras.Model:
     """Makes a model of its configuration, with what no configuration has: values and flags."""
     made = type(model).from_config(config)
-    if model.built and not made.built:
-        made.build_from_config(model.get_build_config())
+    shapes = model.get_build_config() if model.built and not made.built else None
+    if shapes:
+        made.build_from_config(shapes)
+        made.built = True  # which Keras leaves to those who load files
     pairs = [(model, made), *((old, new) for _, old, new in _pairs(model, made))]
     copies: dict[int, Any] = {}
     for old, new in pairs:
@@ -141,8 +150,13 @@ def _make(model: keras.Model, config: dict[str, Any]) -> keras.Model:
     for variable in model.variables:
         copies[id(variable)].assign(variable)
         copies[id(variable)].trainable = variable.trainable
+    for layer in _internals.layers_of(made):
+        if type(layer) in OURS:
+            adopt(layer)
     for old, new in pairs:
-        if isinstance(old, keras.Model) and old.compiled:
+        is_compiled = isinstance(old, keras.Model) and old.compiled
+        # A `compile` of the user's own has arguments that nobody keeps.
+        if is_compiled and type(old).compile is keras.Model.compile:
             _compile(old, new, copies)
     return made
 
@@ -150,25 +164,41 @@ def _make(model: keras.Model, config: dict[str, Any]) -> keras.Model:
 def _pairs(model: Any, made: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """The layers in a model, with their paths, and those in their places."""
     theirs = summaries.layers_in(made)
-    if _internals.is_plain_model(model):  # may have a layer where there was an operation
-        by_name = {layer.name: layer for layer in theirs}
-        for layer in model.layers:
-            if layer.name not in by_name:
-                raise ValueError(f"the `get_config` of {layer.name!r} does not have its name")
-        theirs = [by_name[layer.name] for layer in model.layers]
+    if _internals.is_plain_model(model):
+        theirs = _in_order(theirs, model.layers)
     for old, new in zip(summaries.layers_in(model), theirs):
         yield f"{path}{old.name}", old, new
         yield from _pairs(old, new, f"{path}{old.name}/")
 
 
+def _in_order(layers: list[Any], own: list[Any]) -> list[Any]:
+    """Sorts the layers of a new model as the old one has them. Some stand for operations.
+
+    The configuration of a user's own layer may lack the name that Keras made for it.
+    """
+    named = {layer.name for layer in own if layer.get_config().get("name") == layer.name}
+    by_name = {layer.name: layer for layer in layers}
+    unnamed = [layer for layer in layers if layer.name not in named]
+    found = []
+    for old in own:
+        new = by_name.get(old.name) if old.name in named else None
+        new = new or next((layer for layer in unnamed if type(layer) is type(old)), None)
+        if new is None:
+            raise ValueError(f"the `get_config` of {old.name!r} does not have its name")
+        if new in unnamed:
+            unnamed.remove(new)
+        found.append(new)
+    return found
+
+
 def _copy_own(old: Any, new: Any) -> None:
     """Copies what a layer keeps beside its variables: policies, states, vocabularies."""
-    if _internals.is_plain_model(old):
+    if new.dtype_policy != old.dtype_policy:  # of code that takes the global one
         new.dtype_policy = old.dtype_policy
     if isinstance(old, keras.layers.RNN) and old.states is not None:
         for state, copy in zip(keras.tree.flatten(old.states), keras.tree.flatten(new.states)):
             copy.assign(state)
-    if type(old) is not type(new) or isinstance(old, keras.Model):
+    if type(old) is not type(new):
         return
     if type(old).load_own_variables is not keras.layers.Layer.load_own_variables and old.built:
         store: dict[str, Any] = {}
@@ -237,12 +267,10 @@ def _told(
         yield Converted(path, summaries.class_of(old), became, reason)
 
 
-_OF_CODE = "the code of the layer around it makes it, and has to make one of tf_ti.keras"
+_OF_CODE = "the code of the layer around it makes it, and has to make an EmbeddingBag"
 
 
 def _why_it_stays(layer: Any) -> str:
-    if type(layer) in OURS:
-        return _OF_CODE
     if type(layer) in OURS.values():
         return f"it is of tf_ti.keras already: {layer.how_it_runs()}"
     if any(isinstance(layer, ours) for ours in OURS.values()):

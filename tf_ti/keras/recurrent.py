@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,13 @@ else:
 
 class _OurLoop(_Base):
     """Runs the steps of a layer of Keras, whatever its cell is, in a loop of tf_ti."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Adds the attributes that layers of Keras lack."""
 
     def __repr__(self) -> str:
         return f"{super().__repr__().removesuffix('>')}, {self.how_it_runs()}>"
@@ -101,8 +109,7 @@ class _NativeLoop(_OurLoop):
     _kind: Kind
     _has_warned = False
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def prepare(self) -> None:
         self.supports_jit = _library.XLA_PROBLEM is None
 
     def inner_loop(
@@ -313,7 +320,7 @@ class RNN(_OurLoop, keras.layers.RNN):
     and their order, masks, `zero_output_for_mask`, `stateful`, `return_state`, `go_backwards`,
     `initial_state`, lists of cells, `keras.layers.Bidirectional`, saving and loading are those of
     `keras.layers.RNN`. `get_weights` and `set_weights` carry weights from one to the other.
-    `unroll` makes no difference. Without a mask, a cell of Keras's own becomes one native op.
+    `unroll` makes no difference. A cell of Keras's own, masked or not, becomes one native op.
 
     Where the layer is called eagerly its loop is traced in each call; not in `fit`, `predict` and a
     `tf.function`.
@@ -327,8 +334,7 @@ class RNN(_OurLoop, keras.layers.RNN):
     Source: keras.layers.RNN.
     """
 
-    def __init__(self, cell: Any, *args: Any, **kwargs: Any):
-        super().__init__(cell, *args, **kwargs)
+    def prepare(self) -> None:
         if isinstance(self.cell, keras.layers.StackedRNNCells):
             self._checkpointed = _internals.checkpointed(list(self.cell.cells))
 
@@ -341,14 +347,45 @@ OURS: dict[Any, type[_OurLoop]] = {
 }
 
 
+def adopt(layer: Any) -> None:
+    """Turns a layer of Keras into a layer of tf_ti; its variables, states and name stay."""
+    layer.__class__ = OURS[type(layer)]
+    layer.prepare()
+
+
+class _TimeDistributed(keras.layers.TimeDistributed):
+    """Keras 3.15 takes the batch for the time axis where the number of steps is open."""
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        if inputs.shape[1] is not None:
+            return super().call(inputs, training=training, mask=mask)
+
+        parameters = inspect.signature(self.layer.call).parameters
+
+        def step(k: Any) -> Any:
+            options = {}
+            if "mask" in parameters and mask is not None:
+                options["mask"] = mask[:, k]
+            if "training" in parameters:
+                options["training"] = training
+            return self.layer.call(keras.ops.take(inputs, k, axis=1), **options)
+
+        outputs = keras.ops.vectorized_map(step, keras.ops.arange(keras.ops.shape(inputs)[1]))
+        return keras.ops.swapaxes(outputs, 0, 1)
+
+
+# What runs in place of layers while a function of them is written as IR.
+_WRITTEN = OURS | {keras.layers.TimeDistributed: _TimeDistributed}
+
+
 @contextlib.contextmanager
 def our_loops(model: Any) -> Iterator[None]:
-    """Within it, the recurrent layers of a model that are Keras's run as ours do."""
-    theirs = [layer for layer in _internals.layers_of(model) if type(layer) in OURS]
+    """Within it, layers of a model that are Keras's run as ours do."""
+    theirs = [layer for layer in _internals.layers_of(model) if type(layer) in _WRITTEN]
     kinds = [type(layer) for layer in theirs]
     try:
         for layer, kind in zip(theirs, kinds):
-            layer.__class__ = OURS[kind]
+            layer.__class__ = _WRITTEN[kind]
         yield
     finally:
         for layer, kind in zip(theirs, kinds):

@@ -18,8 +18,9 @@ from tf_ti.loops.traced import GIVES_ZEROS, READ_BEFORE, TracedLoop
 #   jvp        and the tangents of its inputs to those of its outputs.
 # They run loops themselves, so they are entered where all of tf_ti.loops is there.
 DERIVATIVES: dict[str, Callable[..., list[Any]]] = {}
-# What a loop runs in place of its body's graph, which its derivatives are of: from that graph, one
-# of the same parameters and results, or None. Passes know, so it is entered there too.
+# Functions that take the graph of a body, or of a condition, and make a graph for the loop to run
+# instead, or None. Both have the same parameters and results. Derivatives are made of the first
+# graph. Passes enter such functions.
 RUN_INSTEAD: list[Callable[[_tf.FuncGraph], _tf.FuncGraph | None]] = []
 
 
@@ -53,17 +54,15 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
     spec = loop.spec
     make = ops.tf_ti_tensor_iterator if loop.is_stateful else ops.tf_ti_stateless_tensor_iterator
     functions = list(map(_tf.make_function, loop.graphs))
-    instead = _run_instead(loop)
+    instead = [_run_instead(loop, graph) for graph in loop.graphs]
     # Before recording stops: a graph captures a tensor once, and shows that to tapes then.
     tensors = _tf.captured(loop.tensors)
     limit = loop.num_iterations
     limits = [] if limit is None else [host_number(limit, tf.int64)]
     lengths = [host_number(length, tf.int64) for length in loop.lengths]
     with _tf.stop_recording():
-        body, *condition = map(_tf.use_function, functions)
-        differentiated = body
-        if instead is not None:
-            body = _tf.use_function(instead)
+        differentiated = _tf.use_function(functions[0])
+        body, *condition = (_tf.use_function(made or own) for own, made in zip(functions, instead))
         outputs = make(
             input=tensors,
             num_iterations=limits,
@@ -82,11 +81,11 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
         num_iterations=limits[0] if limits else None,
         lengths=lengths,
         outputs=outputs,
-        source=[*functions, instead],
+        source=[functions, instead],
     )
     if loop.outer_graph is not None:
         loop = dataclasses.replace(loop, op=outputs[0].op)
-        if instead is not None:
+        if instead[0] is not None:
             _tf.set_function(outputs[0].op, _tf.DIFFERENTIATED, differentiated)
         _mark(loop, limit)
         for result, parameter in spec.back_edges:
@@ -109,11 +108,13 @@ def reading_before(loop: TracedLoop) -> TracedLoop:
     return dataclasses.replace(loop, read_before=read)
 
 
-def _run_instead(loop: TracedLoop) -> Any:
-    """The function that the loop runs instead of its body's, or None."""
+def _run_instead(loop: TracedLoop, graph: _tf.FuncGraph) -> Any:
+    """The function that the loop runs instead of its body's, or its condition's; or None."""
     if not loop.spec.fuse:
         return None
-    found = next((made for make in RUN_INSTEAD if (made := make(loop.body)) is not None), None)
+    if graph is loop.condition and len(graph.outputs) > 1:
+        return None  # what the condition gives the body has derivatives
+    found = next((made for make in RUN_INSTEAD if (made := make(graph)) is not None), None)
     return None if found is None else _tf.make_function(found)
 
 

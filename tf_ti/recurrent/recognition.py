@@ -11,7 +11,9 @@ biases, and of anything that does not depend on a state. That becomes the x of t
 with its matrix, where it is one product in all gates, else added up outside for all steps. The
 gates may lie in any order in one matrix, or in several.
 
-All states may be held where a mask, the same for all, says so: tf.where(mask, c', c).
+All states may be held where a mask, the same for all, says so: tf.where(mask, c', c). Outputs may
+be held too, as those of Keras are: a state y = tf.where(mask, h', y) that nothing else reads, or
+tf.where(mask, h', 0).
 
 All outputs must follow from the hidden states, or be last states; only then nothing needs the loop.
 """
@@ -20,8 +22,9 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,8 +32,8 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti._exact import negated
 from tf_ti.loops import slices as _slices, spec as _spec
-from tf_ti.loops.passes import batching as _batching, outside as _outside
-from tf_ti.loops.passes.analysis import Analysis, without_identity
+from tf_ti.loops.passes import batching as _batching, outside as _outside, steady as _steady
+from tf_ti.loops.passes.analysis import Analysis, analyse, without_identity
 from tf_ti.loops.passes.step import Fuse, Note, Step, Unknown
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.recurrent import normal_form as _form, ops
@@ -44,15 +47,70 @@ _UNBOUNDED = ("relu", "leaky_relu")
 
 def recognize(analysis: Analysis, fuse: Fuse, name: str | None) -> Step:
     """A recurrent sequence in place of a loop; `Unknown` where the loop is no such."""
-    sequence = _Sequence(analysis, fuse, _cell(analysis))
+    unread: dict[int, tf.Tensor] = {}
+    try:
+        sequence = _Sequence(analysis, fuse, _cell(analysis))
+    except Unknown as refusal:
+        unread = _unread_states(analysis.loop)
+        if not unread:
+            raise
+        try:
+            analysis = analyse(_with_stacks(analysis.loop, unread))
+            sequence = _Sequence(analysis, fuse, _cell(analysis))
+        except Unknown:
+            raise refusal from None
 
     def add(_: list[tf.Tensor]) -> list[tf.Tensor]:
         with tf.name_scope(name):
-            return sequence.run()
+            outputs = sequence.run()
+            return [_last_of(t, unread[i]) if i in unread else t for i, t in enumerate(outputs)]
 
     text = f"runs as one sequence of {sequence.kind.upper()} cells"
     count = len(_batching.computing(analysis.uses.operations))
     return Step(None, add, (Note("recognition", text, True, count=count),))
+
+
+def _unread_states(loop: TracedLoop) -> dict[int, tf.Tensor]:
+    """The states that no iteration reads: their initial values by their outputs' indices.
+
+    They are no states of a cell. Keras's loops hold an output so, where a mask makes it zeros.
+    """
+    spec, graph = loop.spec, loop.body
+    read = {t.ref() for op in graph.get_operations() for t in op.inputs}
+    read |= {t.ref() for t in graph.outputs}
+    found: dict[int, tf.Tensor] = {}
+    for result, parameter in spec.back_edges:
+        given, made = graph.inputs[parameter], without_identity(graph.outputs[result])
+        at = [i for i, o in enumerate(spec.outputs) if (o.mode, o.source) == ("last", result)]
+        others = any(o.source == ~parameter for o in spec.outputs)
+        is_one = [r for r, _ in spec.back_edges].count(result) == 1
+        # Other states may be large: a stack has all their values.
+        if made.op.type != "SelectV2" or given.ref() in read or others or not is_one:
+            continue
+        initial = loop.tensors[parameter]
+        is_same = made.shape.is_fully_defined() and initial.shape == made.shape
+        if is_same or (not made.shape.is_fully_defined() and made in _steady.Steady(loop)):
+            found |= dict.fromkeys(at, initial)
+    return {} if spec.reverse else found
+
+
+def _with_stacks(loop: TracedLoop, at: Collection[int]) -> TracedLoop:
+    """The loop with stacks of all values in the place of some states, which it no longer has."""
+    outputs = [
+        _spec.Output(o.label, o.dtype, "stack", o.source) if i in at else o
+        for i, o in enumerate(loop.spec.outputs)
+    ]
+    sources = {outputs[i].source for i in at}
+    edges = tuple(edge for edge in loop.spec.back_edges if edge[0] not in sources)
+    spec = dataclasses.replace(loop.spec, outputs=tuple(outputs), back_edges=edges)
+    return dataclasses.replace(loop, spec=spec)
+
+
+def _last_of(values: tf.Tensor, initial: tf.Tensor) -> tf.Tensor:
+    """The last value of a state, which is the initial one where there is no iteration."""
+    last = tf.concat([initial[tf.newaxis], values[-1:]], 0)[-1]
+    last.set_shape(values.shape[1:])
+    return last
 
 
 # --- cells ---------------------------------------------------------------------------------------
@@ -109,6 +167,7 @@ class _Cell:
     linear_before_reset: bool = False
     compared: frozenset[int] = frozenset()  # states of which one row is not repeated
     mask: "_Mask | None" = None
+    copies: tuple[int, ...] = ()  # states that hold the hidden one's new values, and no more
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,11 +178,13 @@ class _Mask:
         condition: a bool for each row, [rows, 1].
         keeps: true if the old states are those where it is true.
         new: the new states, in the order of the back edges.
+        copies: maps the index of a state that only holds another state's values to that state's.
     """
 
     condition: tf.Tensor
     keeps: bool
     new: tuple[tf.Tensor, ...]
+    copies: Mapping[int, int]
 
     @classmethod
     def of(cls, analysis: Analysis) -> "_Mask | None":
@@ -138,17 +199,50 @@ class _Mask:
             is_old = [without_identity(choice) is old for choice in choices]
             if sum(is_old) != 1 or not _batching.is_plain(made.op):
                 return None
-            conditions.append(condition)
+            conditions.append(_column(condition))
             keeps.add(is_old[0])
-            new.append(choices[is_old[0]])
+            new.append(without_identity(choices[is_old[0]]))
         is_one = len(keeps) == 1 and all(_are_equal(conditions[0], each) for each in conditions)
-        if not is_one or not _is_for_rows(condition, analysis):
+        if not is_one or not _is_for_rows(conditions[0], analysis):
             return None
         if any(
             t.shape.rank != 2 or _tf.known_extent(t, 1) != _tf.known_extent(made, 1) for t in new
         ):
             return None
-        return cls(condition, keeps.pop(), tuple(new))
+        copies = {}
+        for k, (result, parameter) in enumerate(analysis.loop.spec.back_edges):
+            others = [j for j, tensor in enumerate(new) if j != k and tensor is new[k]]
+            if others and _reads(analysis, graph.inputs[parameter]) == {results[result].op}:
+                copies[k] = others
+        # The state that several copies hold is no copy itself.
+        origins = {k: next((j for j in o if j not in copies), o[0]) for k, o in copies.items()}
+        return cls(conditions[0], keeps.pop(), tuple(new), origins)
+
+    def chosen(self, tensor: tf.Tensor) -> tf.Tensor | None:
+        """What a tensor is where the states are new, if this mask chooses it."""
+        if tensor.op.type != "SelectV2" or not _are_equal(
+            _column(tensor.op.inputs[0]), self.condition
+        ):
+            return None
+        return without_identity(tensor.op.inputs[2 if self.keeps else 1])
+
+
+def _column(condition: tf.Tensor) -> tf.Tensor:
+    """A condition before it was repeated for all columns of its rows."""
+    while condition.op.type == "Tile":
+        repeats = tf.get_static_value(condition.op.inputs[1])
+        if repeats is None or len(repeats) != 2 or repeats[0] != 1:
+            break
+        condition = condition.op.inputs[0]
+    return condition
+
+
+def _reads(analysis: Analysis, tensor: tf.Tensor) -> set[tf.Operation]:
+    """The operations that read a tensor, or a copy of it."""
+    found = set()
+    for op in analysis.uses.readers.get(tensor.op, ()):
+        found |= _reads(analysis, op.outputs[0]) if op.type == "Identity" else {op}
+    return found
 
 
 def _are_equal(a: tf.Tensor, b: tf.Tensor) -> bool:
@@ -181,7 +275,10 @@ def _cell(analysis: Analysis) -> _Cell:
     """The cell that a body is; `Unknown` if it is none."""
     loop, results = analysis.loop, analysis.uses.results
     graph, edges = loop.body, loop.spec.back_edges
-    if len(edges) not in (1, 2):
+    mask = _Mask.of(analysis)
+    copies = {} if mask is None else mask.copies
+    states = [k for k in range(len(edges)) if k not in copies]
+    if len(states) not in (1, 2):
         raise _too_many(loop)
     if graph.control_outputs or loop.num_users_results < len(graph.outputs):
         cure = "Draw random numbers before the loop, and print or assign after it."
@@ -202,30 +299,38 @@ def _cell(analysis: Analysis) -> _Cell:
         raise Unknown("its states are not of one type and width")
     if len({rows for _, rows, _ in shapes} - {None}) > 1:
         raise Unknown("its states do not have the same number of rows")
-    reader, mask = _form.Reader(analysis), _Mask.of(analysis)
+    reader = _form.Reader(analysis)
     made_of = [results[result] for result, _ in edges] if mask is None else mask.new
-    new = []
-    for tensor in made_of:
-        columns = reader.columns(tensor)
+    new = {}
+    for k in states:
+        columns = reader.columns(made_of[k])
         if len(columns) > 1:
             raise Unknown("the columns of a state are computed in different ways")
-        new.append(columns[0][1])
-    if not analysis.counts.may_leave:
+        new[k] = columns[0][1]
+    numbers = set(analysis.counts.agreement.values())
+    if mask is not None:  # whose steps the op compares with those of x
+        numbers -= analysis.agreements([mask.condition])
+    if analysis.counts.is_limited or len(numbers) > 1:
         cure = (
             "Give the iterated tensors a known number of steps, as tf.ensure_shape does, and leave "
             "a length out."
         )
         reason = "without the loop nobody would compare its numbers of iterations"
         raise Unknown(reason, cure=cure)
-    if any(map(_has_factor, new)):
+    if any(map(_has_factor, new.values())):
         cure = f"If m is 0 or 1, tf.where does it, but for NaN times 0. {_form.MASK}"
         raise Unknown("a state has a factor of no gate, as in m * new + (1 - m) * old", cure=cure)
     matcher = _Matcher(reader, shape.as_list()[1], inside.dtype)
-    if len(new) == 1:
-        cell = matcher.gru(*new, *made_of) if len(new[0]) == 3 else matcher.rnn(*new)
+    h = next((k for k in states if len(new[k]) == 1), states[-1])
+    if len(states) == 1:
+        cell = matcher.gru(new[h], h, made_of[h]) if len(new[h]) == 3 else matcher.rnn(new[h], h)
     else:
-        cell = matcher.lstm(new, 0, 1) if len(new[0]) == 1 else matcher.lstm(new, 1, 0)
-    return dataclasses.replace(cell, compared=frozenset(reader.compared), mask=mask)
+        cell = matcher.lstm(new, h, sum(states) - h)
+    if set(copies.values()) - {h}:
+        raise Unknown("a state holds cell states")
+    return dataclasses.replace(
+        cell, compared=frozenset(reader.compared), mask=mask, copies=tuple(copies)
+    )
 
 
 def _has_factor(new: Polynomial) -> bool:
@@ -255,7 +360,7 @@ class _Matcher:
         self._reader, self._hidden_size = reader, hidden_size
         self._type = np.float64 if dtype == tf.float64 else np.float32  # of the kernel
 
-    def lstm(self, new: Sequence[Polynomial], h: int, c: int) -> _Cell:
+    def lstm(self, new: Mapping[int, Polynomial], h: int, c: int) -> _Cell:
         hidden, cell = new[h], new[c]
         output, squashed = self._monomial(hidden, 2)
         if squashed.argument != _form.freeze(cell):
@@ -277,8 +382,8 @@ class _Matcher:
         activations = (f.activation, g.activation, _activation(squashed))
         return _Cell("lstm", (h, c), {"f": f, "i": i, "c": g, "o": o}, activations)
 
-    def gru(self, new: Polynomial, tensor: tf.Tensor) -> _Cell:
-        h = State(0)
+    def gru(self, new: Polynomial, state: int, tensor: tf.Tensor) -> _Cell:
+        h = State(state)
         both = {m: c for m, c in new.items() if h in m and len(m) == 2}
         alone = {m: c for m, c in new.items() if h not in m and len(m) == 1}
         if not alone:  # z * n + h - z * h: the candidate has the gate's factor
@@ -296,26 +401,26 @@ class _Matcher:
         }
         if new != expected:
             raise Unknown("the state is no combination of itself and a candidate by one gate")
-        n, reset = self._candidate(candidate)
+        n, reset = self._candidate(candidate, state)
         if n.activation.name in _UNBOUNDED:
             # Where it is infinite, z * h + (1 - z) * n is not what n + z * (h - n) is.
             kept_part = {frozenset([update, h]): 1}
             parts = self._reader.summands(tensor)
             if is_exchanged or kept_part not in parts or len(parts) != 2:
                 raise Unknown("an unbounded candidate is not mixed as the kernel mixes it")
-        r, z = self._gate(reset, 0), self._gate(update, 0)
+        r, z = self._gate(reset, state), self._gate(update, state)
         z = (z.negated() if is_exchanged else z).like(r.activation)
         # One gate for both (a minimal gated unit) would be multiplied twice.
         if z.activation != r.activation or update == reset:
             raise Unknown("update and reset are one gate, or have different activation functions")
         gates = {"z": z, "r": r, "h": n}
         is_linear = n.product.factor == {h}
-        return _Cell("gru", (0,), gates, (z.activation, n.activation), is_linear)
+        return _Cell("gru", (state,), gates, (z.activation, n.activation), is_linear)
 
-    def rnn(self, new: Polynomial) -> _Cell:
+    def rnn(self, new: Polynomial, state: int) -> _Cell:
         (atom,) = self._monomial(new, 1)
-        gate = self._gate(atom, 0)
-        return _Cell("rnn", (0,), {"h": gate}, (gate.activation,))
+        gate = self._gate(atom, state)
+        return _Cell("rnn", (state,), {"h": gate}, (gate.activation,))
 
     def _monomial(self, polynomial: Polynomial, count: int) -> list[Activated]:
         """The factors of one product of so many functions."""
@@ -344,8 +449,9 @@ class _Matcher:
             raise Unknown("a gate has a product of another state than the hidden one")
         return _Gate(activation, product, coefficient, self._rest(argument))
 
-    def _candidate(self, atom: Activated) -> tuple[_Gate, Activated]:
+    def _candidate(self, atom: Activated, state: int) -> tuple[_Gate, Activated]:
         """A GRU's candidate, and its reset gate."""
+        h = State(state)
         activation, argument = self._unscaled(atom)
         reset_terms = {m: c for m, c in argument.items() if not _form.is_outside(m)}
         before = [
@@ -353,8 +459,8 @@ class _Matcher:
         ]
         if before:
             product, coefficient = self._product(reset_terms)
-            reset = self._only(product.factor - {State(0)})
-            if State(0) not in product.factor:
+            reset = self._only(product.factor - {h})
+            if h not in product.factor:
                 raise Unknown("a reset gate is applied to something else than the hidden state")
             return _Gate(activation, product, coefficient, self._rest(argument)), reset
         common = frozenset.intersection(*reset_terms) if reset_terms else frozenset()
@@ -362,7 +468,7 @@ class _Matcher:
         linear = {m - {reset}: c for m, c in reset_terms.items()}
         products = {m: c for m, c in linear.items() if not _form.is_outside(m)}
         product, coefficient = self._product(products)
-        if product.factor != {State(0)}:
+        if product.factor != {h}:
             raise Unknown("a candidate has a product of another state")
         gate = _Gate(activation, product, coefficient, self._rest(argument), self._rest(linear))
         return gate, reset
@@ -473,6 +579,13 @@ class _Sequence:
         self._results, parameters = zip(*(loop.spec.back_edges[k] for k in cell.states))
         self._hidden = self._values[self._results[0]]
         self._initial = [loop.tensors[p] for p in parameters]
+        mask = cell.mask
+        self._new = self._hidden if mask is None else mask.new[cell.states[0]]
+        copies = [loop.spec.back_edges[k] for k in cell.copies]
+        # The initial values, by the results that have the hidden states of all steps.
+        self._held = {self._hidden.ref(): self._initial[0]} | {
+            self._values[result].ref(): loop.tensors[p] for result, p in copies
+        }
         self._rows, self._size = loop.body.inputs[parameters[0]].shape.as_list()
         self._dtype = self._hidden.dtype
 
@@ -490,21 +603,24 @@ class _Sequence:
         if not all(self._is_bias(m) for _, p in self._biases for m in p):
             raise Unknown("a bias has rows or iterations")
         slices = [t for t in _tensors(self._inputs) if not analysis.is_invariant(t)]
-        masks = [] if cell.mask is None else [cell.mask.condition]
-        if not slices or not analysis.agree([*slices, *masks]):
+        masks = [] if mask is None else [mask.condition]
+        numbers = set(analysis.counts.agreement.values())
+        are_compared = len(numbers) == 1 or numbers <= analysis.agreements([*slices, *masks])
+        if not slices or not analysis.agree(slices) or not are_compared:
             raise Unknown("it has no slices, or their numbers are not known to agree")
         self._x = self._common_factor()
         step = self._dtype.size * len(order) * self._size * (self._rows or 2**64)
         if self._x is None and step > analysis.uses.largest:
             raise Unknown("the inputs of its gates would be too large for all iterations")
 
-        self._placed = [o for o in loop.spec.outputs if self._may_be_placed(o)]
-        others = [o for o in loop.spec.outputs if o not in self._placed]
-        for output in others:
+        # The hidden states that outputs are, in another shape.
+        self._placed = {o: ref for o in loop.spec.outputs if (ref := self._source(o)) is not None}
+        self._computed = [o for o in loop.spec.outputs if o not in self._placed]
+        for output in self._computed:
             if not self._may_be_joined(output):
                 raise self._why_not(output)
         source = None if self._x is None else analysis.input_of(self._x.tensor)
-        if fuse is not Fuse.ALL and (others or masks or source is None):
+        if fuse is not Fuse.ALL and (self._computed or masks or source is None):
             raise Unknown("an eager call is for cells of slices and states alone")
         self._batch_major = self._with_time_second(*source) if source is not None else None
         self._gives_steps = any(o.mode != "last" for o in loop.spec.outputs)
@@ -517,7 +633,7 @@ class _Sequence:
             order,
             linear_before_reset=cell.linear_before_reset,
             reverse=analysis.counts.order < 0,
-            hold_output=cell.mask is not None and self._gives_steps,
+            hold_output=mask is not None and self._gives_steps,
             time_major=self._batch_major is None,
             transpose_weights=next(_products(self._r)).is_transposed,
         )
@@ -572,22 +688,19 @@ class _Sequence:
 
     # --- outputs ---
 
-    def _renamed(self, output: _spec.Output) -> bool:
-        """True if it is made of the hidden states, but for axes of extent 1."""
+    def _source(self, output: _spec.Output) -> Any:
+        """The states, by reference, that an output is in another shape; None if it is more."""
         tensor = self._values[output.source]
-        while tensor is not self._hidden and _form.keeps_columns(tensor.op):
-            tensor = tensor.op.inputs[0]
-        return tensor is self._hidden
-
-    def _may_be_placed(self, output: _spec.Output) -> bool:
-        """True if it is an output of the op, in another shape."""
         if output.mode == "last":
-            return output.source in self._results
-        rank = self._values[output.source].shape.rank
+            is_state = output.source in self._results or tensor.ref() in self._held
+            return tensor.ref() if is_state else None
+        rank = tensor.shape.rank
         is_last = output.mode == "stack" and output.axis in (-1, rank)
         if is_last or not self._analysis.may_be_joined_outside(output):
-            return False
-        return self._renamed(output)
+            return None
+        while tensor.ref() not in self._held and _form.keeps_columns(tensor.op):
+            tensor = tensor.op.inputs[0]
+        return tensor.ref() if tensor.ref() in self._held else None
 
     def _may_be_joined(self, output: _spec.Output) -> bool:
         """True if it can be computed of the hidden states, or of none."""
@@ -599,13 +712,22 @@ class _Sequence:
         stack, seen = [tensor], set()
         while stack:
             tensor = stack.pop()
-            if tensor is self._hidden or self._analysis.is_outside(tensor) or tensor.ref() in seen:
+            is_known = tensor.ref() in self._held or self._analysis.is_outside(tensor)
+            if is_known or tensor.ref() in seen:
                 continue
             if not self._analysis.is_after(tensor):
                 return False
             seen.add(tensor.ref())
-            stack.extend(tensor.op.inputs)
+            inputs = list(tensor.op.inputs)
+            if self._chooses_hidden(tensor):
+                inputs = [t for t in inputs if without_identity(t) is not self._new]
+            stack.extend(inputs)
         return True
+
+    def _chooses_hidden(self, tensor: tf.Tensor) -> bool:
+        """True if the mask chooses the new hidden state here."""
+        mask = self._cell.mask
+        return mask is not None and mask.chosen(tensor) is self._new
 
     def _with_time_second(self, given: _spec.Input, tensor: tf.Tensor) -> tf.Tensor | None:
         """The tensor of which a parameter gets slices, if it is [batch, time, input]."""
@@ -635,19 +757,38 @@ class _Sequence:
         ]
         mask = None if self._cell.mask is None else self._mask(self._cell.mask, rows)
         y, last = ops.run(self._spec, x, states, w, r, self._bias(), mask=mask)
-        if mask is not None and self._gives_steps:
-            y = self._beginning_with(states[0], y, mask)
+
+        @functools.cache
+        def steps(ref: Any) -> tf.Tensor:
+            return y if mask is None else self._beginning_with(self._held[ref], y, mask)
+
+        def stacked(values: tf.Tensor) -> tf.Tensor:
+            return values if is_time_major else _turned(values)
+
+        if self._computed:
+            for ref in self._held:
+                self._outside.give(ref.deref(), stacked(steps(ref)))
+            if mask is not None:  # read only where it is not held
+                self._outside.give(self._new, stacked(y))
         outputs = []
         for output in self._analysis.loop.spec.outputs:
             if output.mode == "last":
-                outputs.append(last[self._results.index(output.source)])
+                outputs.append(self._last(output, last, mask))
             elif output in self._placed:
-                outputs.append(self._place(output, y))
+                outputs.append(self._place(output, steps(self._placed[output])))
             else:
-                self._outside.give(self._hidden, y if is_time_major else _turned(y))
-                (stacked,) = self._outside.compute([self._values[output.source]])
-                outputs.append(self._outside.joined(output, stacked))
+                (values,) = self._outside.compute([self._values[output.source]])
+                outputs.append(self._outside.joined(output, values))
         return outputs
+
+    def _last(
+        self, output: _spec.Output, last: Sequence[tf.Tensor], mask: tf.Tensor | None
+    ) -> tf.Tensor:
+        if output.source in self._results:
+            return last[self._results.index(output.source)]
+        initial = self._held[self._values[output.source].ref()]
+        is_new = tf.reduce_any(mask, 0 if self._spec.time_major else 1)
+        return tf.where(is_new[:, tf.newaxis], last[0], initial)
 
     def _mask(self, mask: _Mask, rows: _batching.Extent) -> tf.Tensor:
         """The steps that change the states, in the layout of x."""
@@ -658,9 +799,7 @@ class _Sequence:
 
     def _beginning_with(self, hidden: tf.Tensor, y: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         """The hidden states of all steps: the initial one before the first that is not held."""
-        static = tf.get_static_value(hidden)
-        if static is not None and not np.any(static):
-            return y
+        # Zeros too: the kernel has them there already, but no gradient of them.
         time = 0 if self._spec.time_major else 1
         begun = tf.cumsum(tf.cast(mask, tf.int32), time, reverse=self._spec.reverse) > 0
         return tf.where(begun[:, :, tf.newaxis], y, tf.expand_dims(hidden, time))

@@ -7,7 +7,7 @@ import dataclasses
 import numbers
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -134,18 +134,29 @@ def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
     return arrays
 
 
+@overload
 def from_torch(
     module: Any, layer: int | None = None, *, nonlinearity: str = "tanh"
-) -> dict[str, Any]:
+) -> dict[str, Any]: ...
+@overload
+def from_torch(
+    module: Any, layer: Literal["all"], *, nonlinearity: str = "tanh"
+) -> list[dict[str, Any]]: ...
+def from_torch(
+    module: Any, layer: int | Literal["all"] | None = None, *, nonlinearity: str = "tanh"
+) -> dict[str, Any] | list[dict[str, Any]]:
     """Returns the weights of a torch.nn.LSTM, GRU or RNN, or of a cell, for tf_ti's functions.
 
     Args:
         module: the module, or its state_dict.
-        layer: the number of a layer of the module; None: its only one.
+        layer: the number of a layer of the module; "all": each of its layers; None: its only one.
         nonlinearity: "tanh" or "relu", for the state_dict of an RNN. A module has its own.
 
     Returns:
-        A dict of arguments, as from `from_keras`. bfloat16 becomes float32. torch's GRU has
+        A dict of arguments, as from `from_keras`, or with "all" a list of one for each layer, from
+        the first to the last: x of the next is y, with its directions side by side, of the one
+        before. torch drops elements out between layers only while it trains. bfloat16 becomes
+        float32. torch's GRU has
         linear_before_reset. The x of a module without batch_first is time_major.
 
     Raises:
@@ -157,6 +168,13 @@ def from_torch(
         >>> weights = tf_ti.recurrent.from_torch(torch.nn.LSTM(3, 4, bidirectional=True))
         >>> weights["r"].shape, weights["direction"]
         ((2, 16, 4), 'bidirectional')
+
+        >>> x = tf.ones([2, 5, 3])
+        >>> for weights in tf_ti.recurrent.from_torch(torch.nn.GRU(3, 4, 2), "all"):
+        ...     y, _ = tf_ti.gru_sequence(x, tf.zeros([2, 1, 4]), None, **weights)
+        ...     x = tf.concat(tf.unstack(y, axis=1), -1)
+        >>> x.shape
+        TensorShape([2, 5, 4])
     """
     if isinstance(module, type) or not (
         isinstance(module, Mapping) or hasattr(module, "state_dict")
@@ -166,14 +184,25 @@ def from_torch(
     nonlinearity = getattr(module, "nonlinearity", nonlinearity)
     if nonlinearity not in ("tanh", "relu"):
         raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+    count = sum(bool(re.fullmatch(r"weight_hh_l\d+", str(name))) for name in entries)
+    if layer == "all":
+        return [_of_torch(entries, k, nonlinearity) for k in range(max(count, 1))]
+    is_number = isinstance(layer, numbers.Integral) and not isinstance(layer, bool)
+    if layer is not None and not (is_number and layer >= 0):
+        raise ValueError(f"layer must be a number from 0 on, 'all' or None, got {layer!r}")
+    if layer and "weight_hh" in entries:
+        raise ValueError(f"a cell has no layers: layer must be None, got {layer}")
+    if layer is None and count > 1:
+        raise ValueError(
+            f"module has {count} layers: layer=0 is the first, layer={count - 1} the last, and "
+            "layer='all' gives a list of all"
+        )
+    return _of_torch(entries, layer or 0, nonlinearity)
+
+
+def _of_torch(entries: Mapping[str, Any], layer: int, nonlinearity: str) -> dict[str, Any]:
+    """The arguments from a layer of a state_dict, or from a cell."""
     is_cell = "weight_hh" in entries
-    if layer is None:
-        count = sum(bool(re.fullmatch(r"weight_hh_l\d+", str(name))) for name in entries)
-        if count > 1:
-            raise ValueError(
-                f"module has {count} layers: layer=0 is the first, layer={count - 1} the last"
-            )
-        layer = 0
     suffix = "" if is_cell else f"_l{layer}"
     suffixes = [s for s in (suffix, f"{suffix}_reverse") if f"weight_hh{s}" in entries]
     if list(entries) == ["weight"]:

@@ -633,8 +633,6 @@ class _Reverse:
             return lambda outputs: _slices.put_back_elements(spec, tensor, outputs[found])
         if spec.mode == "index":
             sign = 1 if spec.stride > 0 else -1
-            if abs(spec.stride) > 1:
-                sign = 1
             found = self._add_output(grad, "stack", label, axis=spec.axis, stride=sign)
         else:
             sign = 1 if spec.stride > 0 or not _slices.tiles(spec) else -1

@@ -111,8 +111,9 @@ def _graphs(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
         if all(hasattr(each, "spec") for each in known):  # OpenVINO's takes each by itself
             args = tuple(each.spec for each in known)
         else:
-            specs = list(map(_spec_of, known))
-            args = (specs if len(specs) > 1 else specs[0],)
+            # A Sequential model, which has one input, may lack `input`.
+            structure = getattr(function, "input", known[0])
+            args = (tf.nest.map_structure(_spec_of, structure),)
     call = tf.function(lambda *args, **kwargs: function(*args, **kwargs), autograph=False)
     return [call.get_concrete_function(*args, **kwargs).graph]
 

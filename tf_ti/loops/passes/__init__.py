@@ -16,6 +16,7 @@ from tf_ti.loops.passes import (
     counters as _counters,
     cut as _cut,
     growth as _growth,
+    lifted as _lifted,
     products as _products,
     programs as _programs,
     reads as _reads,
@@ -116,6 +117,7 @@ def _recognize(candidate: Candidate) -> Step | None:
 PASSES = (
     Pass("counted", Fuse.ALL, lambda candidate: _counted.count(candidate.loop)),
     Pass("stacks", Fuse.ALL, lambda candidate: _writes.stack_writes(candidate.loop)),
+    Pass("lifted", Fuse.ALL, lambda candidate: _lifted.lift_reads(candidate.loop)),
     Pass("slices", Fuse.ALL, lambda candidate: _reads.slice_reads(candidate.loop)),
     Pass("counters", Fuse.ALL, lambda candidate: _counters.split(candidate.loop)),
     Pass("recognition", Fuse.WHOLE, _recognize),

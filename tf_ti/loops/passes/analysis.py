@@ -42,8 +42,7 @@ class Counts:
         agreement: for each of them a key, which is equal where numbers of iterations are known to
             agree.
         has_iterations: true if there is an iteration.
-        may_leave: true if all that tells the number is known to agree: without the loop nobody
-            would compare it.
+        is_limited: true if a limit may tell less than that.
         order: 1 if the iterations lie along a new axis from the first to the last, as they do in
             the tensors where those agree, else -1.
     """
@@ -51,8 +50,13 @@ class Counts:
     counted: tuple[int, ...]
     agreement: Mapping[int, Any]
     has_iterations: bool
-    may_leave: bool
+    is_limited: bool
     order: int
+
+    @property
+    def may_leave(self) -> bool:
+        """True if all that tells the number is known to agree: without the loop nobody compares."""
+        return not self.is_limited and len(set(self.agreement.values())) <= 1
 
     @classmethod
     def of(cls, loop: TracedLoop) -> "Counts":
@@ -86,12 +90,12 @@ class Counts:
             is_known = i in found and count is not None and found[i] >= count
             agreement[i] = "known" if is_known else labelled[spec.inputs[i].label]
         is_known = all(key == "known" for key in agreement.values())
-        is_known = is_known and (limit is None or static is not None)
+        is_limited = limit is not None and not (is_known and static is not None)
         return cls(
             counted,
             agreement,
             bool(count),
-            is_known or (limit is None and len(set(agreement.values())) == 1),
+            is_limited,
             -1 if strides and max(strides) < 0 else 1,
         )
 

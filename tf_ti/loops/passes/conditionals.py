@@ -24,7 +24,11 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import LOWERED_TYPES
-from tf_ti.loops.passes import batching as _batching, programs as _programs
+from tf_ti.loops.passes import (
+    batching as _batching,
+    failing as _failing,
+    programs as _programs,
+)
 from tf_ti.loops.passes.step import Unknown
 from tf_ti.loops.tracing import graphs as _graphs
 
@@ -271,6 +275,8 @@ class _Check:
             is_needed |= kind == "ConcatV2" and i == len(op.inputs) - 1
             if is_needed and _static(tensor, known) is None:
                 raise Unknown(f"a branch has {kind} of positions or shapes that are not known", op)
+        if not _failing.right_axes_of(op, lambda tensor: _static(tensor, known)):
+            raise Unknown(f"a branch has {kind} of axes that are not known to be right", op)
         if kind in _OF_SHAPES:
             return
         self._check_values(op, tensors, known)

@@ -5,6 +5,7 @@ whose inputs never go together, as the factors of a product, is no such operatio
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -47,6 +48,13 @@ _NUMBERS = {
     "Split": [0],
     "SplitV": [1, 2],
 }
+# Operations that are given axes of their first input, by the positions of these numbers. Shape
+# functions let some pass that are out of range, or named twice where the kernel refuses that.
+_AXES = {
+    **dict.fromkeys(("All", "Any", "Cumprod", "Cumsum", "Max", "Mean", "Min", "Prod"), 1),
+    **dict.fromkeys(("ReverseV2", "Sum", "Transpose"), 1),
+    "Roll": 2,
+}
 # Operations that cut a tensor into parts, by the positions of the tensor and of the axis.
 _SPLIT = {"Split": (1, 0), "SplitV": (0, 2)}
 # Operations that slide a filter over an image, which may be too small for it.
@@ -75,6 +83,8 @@ def may_fail(op: tf.Operation, is_stacked: Sequence[bool], outside: Outside) -> 
         return True
     if any(tf.get_static_value(op.inputs[k]) is None for k in _NUMBERS.get(op.type, ())):
         return True
+    if not right_axes_of(op, tf.get_static_value):
+        return True
     if op.type in _KNOWN and not op.inputs[0].shape[_KNOWN[op.type]].is_fully_defined():
         return True
     if op.type in _FILTERS:
@@ -92,6 +102,25 @@ def may_fail(op: tf.Operation, is_stacked: Sequence[bool], outside: Outside) -> 
     if op.type in _ELEMENTS:
         return not _has_elements(op)
     return is_once and _depends_on_values(op, outside)
+
+
+def right_axes_of(op: tf.Operation, value_of: Callable[[tf.Tensor], Any]) -> bool:
+    """True if all axes that an operation names, if it names any, are axes of its input.
+
+    Args:
+        op: the operation.
+        value_of: gives the value of a tensor that is known, else None.
+    """
+    if op.type not in _AXES:
+        return True
+    axes, rank = value_of(op.inputs[_AXES[op.type]]), op.inputs[0].shape.rank
+    if axes is None or rank is None:
+        return False
+    axes = np.reshape(axes, -1)
+    if not np.all((-rank <= axes) & (axes < rank)):
+        return False
+    is_one_each = len(set((axes % max(rank, 1)).tolist())) == len(axes)
+    return is_one_each or op.type == "Roll"
 
 
 def _has_known_windows(op: tf.Operation) -> bool:

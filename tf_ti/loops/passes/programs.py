@@ -41,11 +41,16 @@ def run(op: tf.Operation) -> bool:
 
 
 def account(loop: TracedLoop) -> Step | None:
-    """The same loop, with notes of the operations of its body that programs run, or do not."""
+    """The same loop, with notes of the operations that programs run, or do not.
+
+    The notes name all operations of the body, and operations of the condition that no program runs.
+    """
     operations = _batching.computing(loop.body.get_operations())
+    in_condition = loop.condition.get_operations() if loop.condition is not None else []
     if not operations:
         return None
     _check_are_there()
+    operations += [op for op in _batching.computing(in_condition) if refusal(op) is not None]
     refusals = {op: reason for op in operations if (reason := refusal(op)) is not None}
     run = [op for op in operations if op not in refusals]
     chosen = sum(map(_is_conditional, run))

@@ -17,12 +17,14 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.loops import spec as _spec
-from tf_ti.loops.passes import counters as _counters
+from tf_ti.loops.passes import counters as _counters, steady as _steady
 from tf_ti.loops.passes.analysis import without_identity
 from tf_ti.loops.passes.counters import Index
 from tf_ti.loops.passes.step import Mention, Note, Step
 from tf_ti.loops.traced import TracedLoop, without_unread
 from tf_ti.loops.tracing import graphs as _graphs
+
+TYPES = ("GatherV2", "StridedSlice", "TensorListGetItem")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,6 +64,22 @@ def slice_reads(loop: TracedLoop) -> Step | None:
     return _with_slices(loop, made) if made else None
 
 
+def is_always_there(loop: TracedLoop, op: tf.Operation) -> bool:
+    """True if an operation reads an element at a counter, which is there in all iterations."""
+    place = _place(loop, op)
+    slices = None if place is None else _slices(loop, op, *place)
+    if place is None or slices is None:
+        return False
+    if slices.given.mode == "index":
+        return True
+    tensor, index = place
+    limit, extent, first = loop.num_iterations, _tf.known_extent(tensor, 0), index.first
+    count = _tf.static_value(limit) if isinstance(limit, tf.Tensor) else limit
+    if loop.condition is not None or extent is None or first is None or count is None:
+        return False
+    return index.by > 0 and first + max(count, 0) <= extent
+
+
 def _place(loop: TracedLoop, op: tf.Operation) -> tuple[tf.Tensor, Index] | None:
     """The invariant tensor of which an operation reads an element, and the element's index."""
     if op.type == "TensorListGetItem":
@@ -79,7 +97,9 @@ def _place(loop: TracedLoop, op: tf.Operation) -> tuple[tf.Tensor, Index] | None
         tensor, (number,) = _invariant(loop, op), begin.op.inputs
     else:
         return None
-    if tensor is None or tensor.dtype == tf.resource or not tensor.shape.rank:
+    # Elements that are variants, as ragged rows are, stay in their list: TensorFlow has no zeros of
+    # several in one tensor, which gradients ask for.
+    if tensor is None or tensor.dtype in (tf.resource, tf.variant) or not tensor.shape.rank:
         return None
     index = _counters.index_of(loop, number)
     return None if index is None else (tensor, index)
@@ -132,16 +152,21 @@ def _slices(loop: TracedLoop, op: tf.Operation, tensor: tf.Tensor, index: Index)
 def _is_rest(limit: tf.Tensor, tensor: tf.Tensor, first: int) -> bool:
     """True if there are as many iterations as elements, from the first element that is read."""
     if first == 0:
-        return _tf.is_extent(limit, tensor, 0)
+        return _is_extent(limit, tensor)
     extent = _tf.extent_before(limit, first, or_0=True)
-    return extent is not None and _tf.is_extent(extent, tensor, 0)
+    return extent is not None and _is_extent(extent, tensor)
 
 
 def _is_last(index: Index, limit: tf.Tensor, tensor: tf.Tensor) -> bool:
     """True if an index begins at the last element, and all are read."""
     extent = _tf.extent_before(index.state, 1 + index.offset)
-    is_last = extent is not None and _tf.is_extent(extent, tensor, 0)
-    return is_last and _tf.is_extent(limit, tensor, 0)
+    is_last = extent is not None and _is_extent(extent, tensor)
+    return is_last and _is_extent(limit, tensor)
+
+
+def _is_extent(number: tf.Tensor, tensor: tf.Tensor) -> bool:
+    """True if a number is the extent of a tensor's first axis, or of a tensor that has the same."""
+    return _tf.is_extent(number, tensor, 0) or _steady.is_extent(number, tensor, 0)
 
 
 def _with_slices(loop: TracedLoop, made: Sequence[_Slices]) -> Step:

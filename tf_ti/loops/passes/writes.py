@@ -76,6 +76,7 @@ class _Write:
         array: the list.
         mode, stride: the mode and the stride of the loop's output of the values.
         length: the length of the stack, if it is not the number of iterations.
+        limit: the number of iterations of a loop that may have 0, for a last value.
     """
 
     op: tf.Operation
@@ -84,12 +85,15 @@ class _Write:
     mode: str
     stride: int = 1
     length: int | tf.Tensor | None = None
+    limit: tf.Tensor | None = None
 
     def finish(self, values: tf.Tensor) -> tf.Tensor:
         """The list after the loop, of the output."""
         tensor = self.array.tensor
         with tf.name_scope("after_loop"), tf.control_dependencies([tensor]):
             if self.mode == "last":
+                if self.limit is not None:  # a list has zeros where nothing is written
+                    values = tf.where(self.limit > 0, values, tf.zeros_like(values))
                 made = tf.raw_ops.TensorListSetItem(
                     input_handle=tensor,
                     index=tf.get_static_value(self.op.inputs[1]),
@@ -117,11 +121,12 @@ def stack_writes(loop: TracedLoop) -> Step | None:
     """Takes the arrays that are only written at counters out of a loop, if there are any."""
     if any(map(_graphs.has_open_gradient, loop.body.get_operations())):
         return None
-    writes = [write for edge in loop.spec.back_edges if (write := _write(loop, edge)) is not None]
+    steady = _steady.Steady(loop)
+    writes = [w for edge in loop.spec.back_edges if (w := _write(loop, edge, steady)) is not None]
     return _with_stacks(loop, writes) if writes else None
 
 
-def _write(loop: TracedLoop, edge: tuple[int, int]) -> _Write | None:
+def _write(loop: TracedLoop, edge: tuple[int, int], steady: _steady.Steady) -> _Write | None:
     """The write to a state, if the state is such a list."""
     result, parameter = edge
     value, op = loop.body.inputs[parameter], without_identity(loop.body.outputs[result]).op
@@ -136,11 +141,20 @@ def _write(loop: TracedLoop, edge: tuple[int, int]) -> _Write | None:
         return None
     limit = loop.num_iterations
     count = _tf.static_value(limit) if isinstance(limit, tf.Tensor) else limit
-    if tf.get_static_value(op.inputs[1]) is not None:
-        has_iterations = loop.condition is None and count is not None and count > 0
-        return _Write(op, edge, array, "last") if has_iterations else None
+    place = tf.get_static_value(op.inputs[1])
+    if place is not None:
+        if loop.condition is not None or not isinstance(limit, int | tf.Tensor):
+            return None
+        write = _Write(op, edge, array, "last")
+        if count is not None:
+            return write if count > 0 else None
+        # Without an iteration there is no last value but a state's, and no error of the index.
+        is_there = isinstance(array.size, int) and 0 <= place < array.size
+        is_state = _state_of(loop, item, result) != result and item in steady
+        may_be_none = is_there and is_state and not array.written
+        return dataclasses.replace(write, limit=limit) if may_be_none else None
     index = _counters.index_of(loop, op.inputs[1])
-    if index is None or not _fits(array, index, item) or not _steady.is_steady(loop, item):
+    if index is None or not _fits(array, index, item) or item not in steady:
         return None
     write = _Write(op, edge, array, "stack", index.by)
     if loop.condition is None and _is_whole(array, index, limit, count):

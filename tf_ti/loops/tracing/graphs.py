@@ -401,6 +401,8 @@ class _Copier:
             attrs["T"] = types_of_all
         with self._scope(op, controls):
             given = [self.tensors[t.ref()] for t in inputs]
+            if op.type in CONDITIONALS:
+                given = _told_apart(self.graph, given)
             copied = _tf.create_operation(self.graph, op.op_def, given, dtypes, attrs, op.name)
         if hasattr(op, "tf_ti_account"):
             copied.tf_ti_account = op.tf_ti_account
@@ -543,9 +545,28 @@ def replace(others: Mapping[Any, tf.Tensor]) -> None:
     """Gives the readers of some tensors, by reference, others instead."""
     readers = dict.fromkeys(op for old in others for op in old.deref().consumers())
     for op in readers:
-        for i, tensor in enumerate(op.inputs):
-            if tensor.ref() in others:
-                _tf.replace_input(op, i, others[tensor.ref()])
+        inputs = list(op.inputs)
+        given = [others.get(t.ref(), t) for t in inputs]
+        if op.type in CONDITIONALS:
+            given = _told_apart(op.graph, given)
+        for i, (old, new) in enumerate(zip(inputs, given)):
+            if new is not old:
+                _tf.replace_input(op, i, new)
+
+
+def _told_apart(graph: tf.Graph, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Copies tensors that come twice: gradients of conditionals find inputs by identity."""
+    seen, found = set(), []
+    for tensor in tensors:
+        if tensor.ref() in seen:
+            with graph.as_default():
+                (copy,) = _tf.add_operation("Identity", [tensor], [tensor.dtype], T=tensor.dtype)
+            copy.set_shape(tensor.shape)
+            _tf.copy_handle_data(tensor, copy)
+            tensor = copy
+        seen.add(tensor.ref())
+        found.append(tensor)
+    return found
 
 
 def extract(
@@ -688,6 +709,27 @@ def copy_to_default_graph(
     for op in needed_operations(given, outputs, operations):
         copier.copy(op, (), inline=False)
     chain([copy for op in operations for copy in copier.operations[op]])
+    return [copier.tensors[t.ref()] for t in outputs]
+
+
+def copy_function_to_default_graph(
+    graph: _tf.FuncGraph,
+    outputs: Sequence[tf.Tensor],
+    stand_ins: Mapping[Any, tf.Tensor],
+    others: Others = types.MappingProxyType({}),
+) -> list[tf.Tensor]:
+    """Computes `outputs` of a function's graph in the default graph.
+
+    Args:
+        graph: the graph of a function that captures nothing.
+        outputs: tensors of it.
+        stand_ins: by reference, the tensors that replace parameters and other tensors.
+        others: adds other operations for some.
+    """
+    copier = _Copier(tf.compat.v1.get_default_graph(), others=others)
+    copier.tensors.update(stand_ins)
+    for op in needed_operations([ref.deref() for ref in stand_ins], outputs):
+        copier.copy(op, (), inline=False)
     return [copier.tensors[t.ref()] for t in outputs]
 
 
