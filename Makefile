@@ -22,6 +22,10 @@
 # Another TensorFlow: make test TF_VERSION=2.17.1. Another configuration: make test CONFIG=cuda.
 # Each of them has its own .venv-* and dist-*.
 
+ifneq ($(words $(CURDIR)),1)
+  $(error $(CURDIR): make builds in no folder whose path has a space)
+endif
+
 PYTHON ?= python3
 default_tf := 2.21.0
 older_tfs := 2.17.1 2.18.1 2.19.1 2.20.0
@@ -36,6 +40,10 @@ suffix := $(patsubst %,-tf%,$(filter-out $(default_tf),$(TF_VERSION)))$(addprefi
 venv := .venv$(suffix)
 dist := dist$(suffix)
 bin := $(abspath $(venv))/bin
+# Named after its version: with the next default, .venv has another.
+tensorflow := $(venv)/.tensorflow-$(TF_VERSION)
+# One at a time, as `make --jobs` may have several, and pip knows of no other.
+pip = flock $(venv) $(bin)/pip install --quiet
 lint := .venv-lint
 comma := ,
 # A library for GPUs needs drivers of the CUDA that compiles it: TensorFlow's is 12.
@@ -51,7 +59,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 sources := $(shell find .bazelrc .bazelversion BUILD WORKSPACE LICENSE README.md pyproject.toml \
 	build_pip_pkg.sh requirements/runtime.txt requirements/keras.txt bazel cc tf_ti -type f \
 	-not -name '*_test.cc' -not -path '*/testing/*' -not -name '*.pyc' -not -name '_tf_ti*.so' -not -name _build_info.py)
-cpp := $(shell find cc docs gpu_check tests -name '*.cc' -o -name '*.h' -o -name '*.cuh')
+cpp := $(shell find benchmarks cc docs gpu_check tests -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 .PHONY: help
 help:
@@ -60,41 +68,41 @@ help:
 # One line before what takes a while: what it is, and how long.
 say = @echo "make: $(1)"
 
-$(venv)/.tensorflow:
+$(tensorflow): requirements/keras.txt
 	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || { \
 	  echo "make: $(PYTHON) must be a Python that TensorFlow has packages for, 3.10 to 3.13, with ensurepip"; \
 	  echo "and venv (Debian's package python3-venv); or name another: make PYTHON=/path/to/python3"; exit 1; }
 	$(call say,TensorFlow $(TF_VERSION) into $(venv): 350 MB to download$(comma) a minute or two)
 	$(PYTHON) -m venv $(venv)
-	$(bin)/pip install --quiet '$(TF_PACKAGE)==$(TF_VERSION)'
-	@touch $@
+	$(pip) '$(TF_PACKAGE)==$(TF_VERSION)' -r $<
+	@rm -f $(venv)/.tensorflow* && touch $@
 
 # A command installs what it uses, and no more. TensorFlow is there already: named once more, it
 # keeps pip from changing what it needs (another NumPy, say).
 install = $(call say,$(1) into $(venv)) && \
-	$(bin)/pip install --quiet -r $< '$(TF_PACKAGE)==$(TF_VERSION)' && touch $@
-$(venv)/.build-tools: requirements/build.txt $(venv)/.tensorflow
+	$(pip) -r $< '$(TF_PACKAGE)==$(TF_VERSION)' && touch $@
+$(venv)/.build-tools: requirements/build.txt $(tensorflow)
 	$(call install,what builds the wheel)
 
-$(venv)/.runtime: requirements/runtime.txt $(venv)/.tensorflow
+$(venv)/.runtime: requirements/runtime.txt $(tensorflow)
 	$(call install,what tf_ti needs beside TensorFlow)
 
-$(venv)/.examples: requirements/examples.txt $(venv)/.tensorflow
+$(venv)/.examples: requirements/examples.txt $(tensorflow)
 	$(call install,what the examples draw with)
 
-$(venv)/.tests: requirements/test.txt $(venv)/.tensorflow
+$(venv)/.tests: requirements/test.txt requirements/examples.txt $(tensorflow)
 	$(call install,pytest and OpenVINO)
 
-$(venv)/.docs: requirements/docs.txt $(venv)/.tensorflow
+$(venv)/.docs: requirements/docs.txt $(tensorflow)
 	$(call install,what builds the site)
 
-$(venv)/.docs-look: requirements/docs-look.txt $(venv)/.tensorflow
+$(venv)/.docs-look: requirements/docs-look.txt $(tensorflow)
 	$(call install,what drives the browser)
 
-$(venv)/.oracles: requirements/oracles.txt $(venv)/.tensorflow
+$(venv)/.oracles: requirements/oracles.txt $(tensorflow)
 	$(call install,torch$(comma) JAX and ONNX (360 MB to download))
 
-$(venv)/.peers: benchmarks/requirements.txt requirements/oracles.txt $(venv)/.tensorflow
+$(venv)/.peers: benchmarks/requirements.txt requirements/oracles.txt $(tensorflow)
 	$(call install,torch$(comma) JAX and the other peers)
 
 # With tf_ti as users have it: type checkers find no fault with what is installed, only with its use.
@@ -105,7 +113,7 @@ $(lint)/.tools: requirements/lint.txt
 	cd $(lint)/lib/python3*/site-packages && ln -sfn ../../../../tf_ti .
 	@touch $@
 
-$(toolkit)/.fetched: bazel/cuda_toolkit.sh requirements/cuda.txt | $(venv)/.tensorflow
+$(toolkit)/.fetched: bazel/cuda_toolkit.sh requirements/cuda.txt | $(tensorflow)
 	$(call say,CUDA 12's compiler into $(toolkit): 120 MB to download)
 	bazel/cuda_toolkit.sh $(toolkit)
 	@touch $@
@@ -119,14 +127,22 @@ with_cuda := cuda cuda-check $(if $(filter cuda,$(CONFIG)),$(dist)/.built build)
 $(with_cuda): export CUDA_HOME := $(cuda_home)
 $(with_cuda): $(if $(CUDA_HOME),,$(toolkit)/.fetched)
 
-$(dist)/.built: $(sources) $(venv)/.build-tools
+# Changes where a source comes or goes: no file's time tells of one that is gone.
+ifneq ($(sort $(sources)),$(shell cat $(dist)/.sources 2>&1))
+.PHONY: $(dist)/.sources
+endif
+$(dist)/.sources:
+	@mkdir -p $(@D)
+	@echo $(sort $(sources)) >$@
+
+$(dist)/.built: $(sources) $(dist)/.sources $(venv)/.build-tools
 	$(call say,the wheel: about five minutes on two cores where nothing is compiled yet)
 	rm -f $(dist)/tf_ti-*.whl
 	./build_pip_pkg.sh $(dist) $(config)
 	@touch $@
 
 $(venv)/.installed: $(dist)/.built $(venv)/.runtime
-	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/tf_ti-*.whl
+	$(pip) --force-reinstall --no-deps $(dist)/tf_ti-*.whl
 	@touch $@
 
 .PHONY: demo release fuzz test test-fast emulated-gpu test-cc test-tensorflows oracles build wheel bench docs docs-look lint format asan-test cuda cuda-check gpu-check gpu-test clean
@@ -148,7 +164,7 @@ test-fast: test-cc $(venv)/.installed $(venv)/.tests
 	$(pytest) -m 'not slow' $(PYTEST_FLAGS)
 
 # The tests that run the kernels on an emulated GPU ask Bazel for the same: it is there then.
-emulated-gpu: $(venv)/.tensorflow
+emulated-gpu: $(tensorflow)
 	$(call say,what emulates a GPU: a minute or two on two cores where nothing is compiled yet)
 	bazel/bazel.sh build //gpu_check:emulated //tests/gpu/plugin:emulated
 
@@ -157,7 +173,7 @@ test_cc = bazel/bazel.sh test --test_summary=terse --noshow_progress --ui_event_
 # Some systems lay out memory too freely for ThreadSanitizer.
 fixed_addresses = $(if $(shell setarch -R true 2>&1 || echo no),,--run_under='setarch -R')
 test-cc asan-test: export GOOGLETEST_HOME := $(googletest_home)
-test-cc: $(venv)/.tensorflow $(if $(filter $(abspath $(googletest)),$(googletest_home)),$(googletest)/.fetched)
+test-cc: $(tensorflow) $(if $(filter $(abspath $(googletest)),$(googletest_home)),$(googletest)/.fetched)
 	$(call say,the C++ tests: five minutes on two cores where nothing is compiled yet)
 	@$(call test_cc,//:cc_tests)
 	$(call say,the tests about threads under ThreadSanitizer)
@@ -182,9 +198,11 @@ release:
 bench: build $(venv)/.peers
 	$(bin)/python -m benchmarks
 
-# A warning is an error: of a link that leads nowhere, or of a docstring that cannot be shown.
+# A warning is an error: of a link that leads nowhere, or of a docstring that cannot be shown. Sphinx
+# would not say it again of a page that it has read: after an error it reads all pages anew.
 docs: $(venv)/.installed $(venv)/.docs
-	cd docs && $(bin)/python -m sphinx -W --keep-going -q -b html -d ../build/docs/.doctrees . ../build/docs/html
+	cd docs && $(bin)/python -m sphinx -W --keep-going -q -b html -d ../build/docs/.doctrees . ../build/docs/html || { \
+	  rm -rf ../build/docs/.doctrees; exit 1; }
 	@echo "make: the site is there: build/docs/html/index.html"
 
 # Of the site that is there: `make docs docs-look` builds it first.

@@ -10,11 +10,13 @@ python=${PYTHON_BIN_PATH:-python3}
 requirements=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../requirements/cuda.txt")
 
 # apt's own mirror, which has every release.
-if ! mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
-  grep --max-count=1 '/debian/$'); then
+if ! mirrors=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
+  grep '/debian/$'); then
   echo "cuda_toolkit.sh: apt knows no mirror of Debian: set CUDA_HOME to a CUDA 12 toolkit" >&2
   exit 1
 fi
+
+mirror=${mirrors%%$'\n'*}
 
 rm -rf "$folder"
 mkdir -p "$folder"/{bin,lib64,download/{lists,cache/archives}/partial}

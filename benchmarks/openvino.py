@@ -1,5 +1,7 @@
 """OpenVINO's IR: models loaded by `tf_ti.openvino` beside OpenVINO, at running and at reading.
 
+Networks of convolutions stand beside Keras's own too, of which `tf_ti.openvino.save` wrote them.
+
 A loaded model is measured inside one graph, several runs in a row, each from the hidden state that
 the last one left; OpenVINO is called once a run. Every case is checked before it is timed.
 """
@@ -29,6 +31,7 @@ BODIES = {CELL: openvino_cell, "the cell in plain ops": openvino_plain_ops}
 SIZES = {(25, 1, 512, 256): 20, (200, 1, 8, 8): 100, (100, 32, 64, 64): 10}
 
 TRAINABLE, TRACED = "tf_ti.openvino.load, trainable", "tf_ti.openvino.load, and traced"
+KERAS = "Keras"
 READ, READ_COPIED = "OpenVINO read_model, mapped", "OpenVINO read_model, copied"
 # Layers, and the extent of each one's matrix: 100 MB.
 MODELS = {"25 layers of 4 MB": (25, 1024), "500 layers of 200 kB": (500, 224)}
@@ -41,6 +44,7 @@ def run(quick: bool) -> Iterator[harness.Table]:
         for body in BODIES:
             yield iterators(pathlib.Path(folder), body, 3 if quick else 9)
         yield loading(pathlib.Path(folder), 3 if quick else 7)
+        yield networks(pathlib.Path(folder), 3 if quick else 9)
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -192,4 +196,56 @@ def _loading_cases(path: str) -> dict[str, Callable]:
         TRACED: traced,
         READ: lambda: mapping.read_model(path),
         READ_COPIED: lambda: copying.read_model(path),
+    }
+
+
+# --- networks of convolutions --------------------------------------------------------------------
+
+
+def networks(folder: pathlib.Path, repeats: int) -> harness.Table:
+    table = harness.Table(
+        f"Networks of convolutions, a batch of one, {THREADS} threads",
+        "ms",
+        [],
+        reference=OURS,
+        notes=["TensorFlow's kernels convolve for Keras and for the loaded model"],
+    )
+    for name, (model, shape) in _networks().items():
+        x = np.random.default_rng(0).standard_normal((1, *shape)).astype(np.float32)
+        path = str(folder / "network.xml")
+        specs = [tf.TensorSpec(x.shape)]
+        tf_ti.openvino.save(model, path, specs)
+        request = openvino_compiled(path, THREADS).create_infer_request()
+        loaded = tf.function(tf_ti.openvino.load(path), input_signature=specs)
+        keras_own = tf.function(model, input_signature=specs)
+        given = tf.constant(x)
+        cases = {
+            OURS: lambda loaded=loaded, given=given: loaded(given),
+            KERAS: lambda keras_own=keras_own, given=given: keras_own(given),
+            OPENVINO: lambda request=request, x=x: request.infer([x]),
+        }
+        expected = keras_own(given)
+        for found in (loaded(given)[0], request.infer([x])[0]):
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+        seconds = harness.measure(cases, repeats)
+        table.add_column(name, {case: value * 1e3 for case, value in seconds.items()})
+        table.add_goal(OURS, KERAS, 1.05, columns=[name])
+    return table
+
+
+def _networks() -> dict[str, tuple]:
+    """Models, and the shapes of their inputs without the batch."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    x = y = keras.Input((500, 81))
+    y = keras.layers.Conv1D(32, 5, padding="same")(y)
+    for k in range(9):
+        z = keras.layers.Conv1D(32, 5, padding="same", dilation_rate=2**k, activation="elu")(y)
+        y = keras.layers.add([y, keras.layers.Conv1D(32, 1)(z)])
+    temporal = keras.Model(x, keras.layers.Dense(2, activation="sigmoid")(y))
+    mobile = keras.applications.MobileNetV3Small(weights=None)
+    return {
+        "MobileNetV3Small, 224 x 224": (mobile, (224, 224, 3)),
+        "dilated convolutions of 500 steps": (temporal, (500, 81)),
     }

@@ -100,12 +100,12 @@ void RunSteps(int64_t steps, int64_t num_threads, const Work& work) {
 
 }  // namespace
 
-// Goes through `num_sets` sets, one after the other, `passes` times. For each set, it reads the rows
-// of ids[read_bounds[set]] to ids[read_bounds[set + 1]] from the first table. Then it reads the rows
-// of written[write_bounds[set]] to written[write_bounds[set + 1]] from all `num_tables` tables, and
-// writes them, and reads `gradient`, which has a row for each of `written` or is null. The threads
-// divide each of these between them. `level`, `line_step` and `distance` tell how rows are
-// prefetched: `distance` ids ahead.
+// Goes through `num_sets` sets, one after the other, `passes` times. For each set, it reads the
+// rows of ids[read_bounds[set]] to ids[read_bounds[set + 1]] from the first table. Then it reads
+// the rows of written[write_bounds[set]] to written[write_bounds[set + 1]] from all `num_tables`
+// tables, and writes them, and reads `gradient`, which has a row for each of `written` or is null.
+// The threads divide each of these between them. `level`, `line_step` and `distance` tell how rows
+// are prefetched: `distance` ids ahead.
 extern "C" void walk_rows(void* const* tables, int64_t num_tables, const int32_t* read,
                           const int64_t* read_bounds, const int32_t* written,
                           const int64_t* write_bounds, const void* gradient, int64_t num_sets,

@@ -272,17 +272,23 @@ def build_for_gpu(nvcc: str, architecture: str) -> None:
 def build_emulated(package: str, files: tuple[str, ...], folder: pathlib.Path) -> None:
     """Copies the files of Bazel's target //PACKAGE:emulated into `folder`, built for this Python.
 
-    Bazel builds the files if their sources have changed. The next configuration may replace its
-    folder, so they are copied.
+    Bazel builds the files if their sources have changed. The next TensorFlow may replace its
+    folder, so they are copied. Not from bazel-bin, a link that the next configuration changes.
     """
-    command = [str(ROOT / "bazel" / "bazel.sh"), "build", f"//{package}:emulated"]
+    bazel = str(ROOT / "bazel" / "bazel.sh")
     environment = {**os.environ, "PYTHON_BIN_PATH": sys.executable}
+    command = [bazel, "build", f"//{package}:emulated"]
     if subprocess.run(command, env=environment, check=False).returncode:
         raise Stop(NO_BUILD, "it does not build")
+    command = [bazel, "info", "bazel-bin"]
+    said = subprocess.run(command, env=environment, check=False, stdout=subprocess.PIPE, text=True)
+    if said.returncode:
+        raise Stop(NO_BUILD, "Bazel does not say where it builds")
+    built = pathlib.Path(said.stdout.strip())
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
         # An older copy may be running.
-        shutil.copy(ROOT / "bazel-bin" / package / file, folder / f"{file}.new")
+        shutil.copy(built / package / file, folder / f"{file}.new")
         os.replace(folder / f"{file}.new", folder / file)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import dataclasses
 import faulthandler
+import functools
 import gc
 import itertools
 import json
@@ -28,6 +29,9 @@ from tensorflow.python.framework import load_library
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _SCRIPT_SERVER = pathlib.Path(__file__).parent / "common" / "script_server.py"
 
+# Processes that tests start begin with these variables.
+_ENVIRONMENT = dict(os.environ)
+
 # Marks of tests that only a CPU can pass.
 _ON_CPU = (
     "needs_checked_ids",
@@ -35,6 +39,9 @@ _ON_CPU = (
     "needs_native_sequences",
     "needs_programs",
 )
+
+# A test with so many cases runs a quarter of them, where a mark asks for that.
+_LONG_TABLE = 8
 
 _MISSING = re.compile(
     "compiler for platform PLUGIN|Cannot assign a device for operation (?!TfTi)[^:]+"
@@ -48,6 +55,8 @@ tf.config.experimental.enable_tensor_float_32_execution(False)
 # The GPU of a TensorFlow that was built without CUDA: see gpu/plugin/run.py.
 if "TF_TI_GPU_PLUGIN" in os.environ:
     load_library.load_pluggable_device_library(os.environ["TF_TI_GPU_PLUGIN"])
+    # Without it all would be skipped, or pass on the processor.
+    assert tf.config.list_physical_devices("GPU"), "TensorFlow does not take the plugin for a GPU"
     if "TF_TI_GPU_PLUGIN_BLOCKS" in os.environ:
         ctypes.CDLL(os.environ["TF_TI_GPU_PLUGIN"]).gpu_plugin_block(1)
 
@@ -57,7 +66,13 @@ if SANITIZED:
 
 
 def _pairwise(cases):
-    """Chooses cases of one test in which each pair of values of two parameters occurs."""
+    """Chooses cases of one test in which each pair of values of two parameters occurs.
+
+    The mark's `without` tells of parameters that do not go together: of such a case nothing runs.
+    """
+    without = cases[0].get_closest_marker("pairwise").kwargs.get("without")
+    if without is not None:
+        cases = [case for case in cases if not without(**case.callspec.params)]
     pairs = []
     for case in cases:
         values = [(name, id(value)) for name, value in sorted(case.callspec.params.items())]
@@ -71,14 +86,25 @@ def _pairwise(cases):
     return chosen
 
 
-def _commit():
-    """The commit that is tested; "" where git does not know."""
+@functools.cache
+def _head():
+    """The commit that is checked out when this is first called; "" where git does not know."""
     command = ["git", "-c", "safe.directory=*", "-C", str(_ROOT), "rev-parse", "HEAD"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return ""
     return found.stdout.strip() if found.returncode == 0 else ""
+
+
+def _commit(config):
+    """The commit that is tested: for xdist's workers, which must choose the same, the run's."""
+    return config.workerinput["commit"] if hasattr(config, "workerinput") else _head()
+
+
+@pytest.hookimpl(optionalhook=True)  # xdist's, which may not be there
+def pytest_configure_node(node):
+    node.workerinput["commit"] = _head()
 
 
 def pytest_addoption(parser):
@@ -92,7 +118,7 @@ def pytest_addoption(parser):
 def pytest_report_header(config):
     if config.getoption("--all-seeds"):
         return "seeds: all"
-    commit = _commit()
+    commit = _commit(config)
     return f"seeds: quarter {_quarter(commit)} of 0 to 3, by commit {commit[:12] or 'unknown'}"
 
 
@@ -129,10 +155,10 @@ def pytest_collection_modifyitems(config, items):
     tests = {}
     for item in items:
         tests.setdefault((item.path, item.originalname), []).append(item)
-    quarter = None if config.getoption("--all-seeds") else _quarter(_commit())
+    quarter = None if config.getoption("--all-seeds") else _quarter(_commit(config))
     chosen = set()
     for cases in tests.values():
-        has_quarters = cases[0].get_closest_marker("quarter")
+        has_quarters = cases[0].get_closest_marker("quarter") and len(cases) >= _LONG_TABLE
         if cases[0].get_closest_marker("pairwise"):
             cases = _pairwise(cases)
         else:
@@ -270,6 +296,7 @@ def run_python(tmp_path_factory):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
+                env=_ENVIRONMENT,
                 start_new_session=True,
             )
         request = {
@@ -283,7 +310,11 @@ def run_python(tmp_path_factory):
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
             pytest.fail(f"{command} has not ended after {timeout} s: {finish(None)}")
-        return finish(int(server.stdout.readline()))
+        status = server.stdout.readline()
+        if not status:
+            server.wait()
+            pytest.fail(f"{command} ended the process that started it: {finish(None)}")
+        return finish(int(status))
 
     yield run
     if server is not None:

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import tensorflow as tf
+from patience import HANGS
 from tensorflow.python.eager import context
 
 
@@ -73,6 +74,6 @@ def in_threads(call, count=8, times=5):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANGS)
         assert not thread.is_alive()
     return results

@@ -19,13 +19,13 @@ tf.config.experimental.enable_tensor_float_32_execution(False)  # as in conftest
 
 def _become(request):
     """Makes this process look as if Python had started it for the command. Returns the code."""
-    os.chdir(request["folder"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
     for descriptor, path in enumerate(request["streams"]):
         opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(opened, descriptor)
         os.close(opened)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     first, *rest = request["command"]
     if first == "-c":

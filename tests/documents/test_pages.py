@@ -46,10 +46,12 @@ def blocks(page):
     text = page.read_text()
     for match in BLOCK.finditer(text):
         language, code, output = match.groups()
-        if output is None and language == "python":
-            output = "".join(
-                f"{line}\n" for line in re.findall(r"^ *print\(.*\)  # (.*)$", code, re.M)
-            )
+        if language == "python":
+            said = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.M)
+            if output is None:
+                output = "".join(f"{line}\n" for line in said)
+            # The block of output has all printed lines, with those that comments repeat.
+            assert {*said} <= {*output.splitlines()}, f"{page}: {said} is not in {output}"
         yield language, code, output, text.count("\n", 0, match.start(2))
 
 
@@ -85,7 +87,8 @@ def run_console(code, run_python):
 
 
 def check_output(found, expected, page, line):
-    checker, flags = doctest.OutputChecker(), doctest.ELLIPSIS
+    # Without the second, 1 would be the same as True.
+    checker, flags = doctest.OutputChecker(), doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1
     example = doctest.Example("", expected)
     if not checker.check_output(example.want, found, flags):
         difference = checker.output_difference(example, found, flags)

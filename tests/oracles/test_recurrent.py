@@ -159,7 +159,7 @@ def test_random_modules_of_torch_are_sequences_and_so_are_their_gradients(torch,
     y, _ = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
     torch.sin(y).sum().backward()
 
-    layers = [tf_ti.recurrent.from_torch(module, k) for k in range(num_layers)]
+    layers = tf_ti.recurrent.from_torch(module, "all")
     initial = [
         tf.stack(tf.split(tf.transpose(s.numpy(), [1, 0, 2]), num_layers, axis=1)) for s in states
     ]

@@ -8,7 +8,8 @@ import pathlib
 
 ALWAYS = ["package/test_tensorflow_contract.py", "loops", "bags"]
 
+TESTS = pathlib.Path(__file__).parents[1]
+ROOMS = sorted({path.parent.name for path in TESTS.glob("*/test_*.py")} - {*ALWAYS})
+
 if __name__ == "__main__":
-    tests = pathlib.Path(__file__).parents[1]
-    rooms = sorted({path.parent.name for path in tests.glob("*/test_*.py")} - {*ALWAYS})
-    print(*ALWAYS, rooms[datetime.date.today().toordinal() % len(rooms)])
+    print(*ALWAYS, ROOMS[datetime.date.today().toordinal() % len(ROOMS)])

@@ -63,6 +63,19 @@ def test_nightly_jobs_have_rooms_that_there_are():
     assert len(names) == 4 and all((ROOT / "tests" / name).exists() for name in names)
 
 
+def test_a_release_waits_for_as_many_nights_as_have_every_room():
+    rooms = runpy.run_path(str(ROOT / "tests" / "package" / "of_the_day.py"))["ROOMS"]
+    said = r"nightly checks of (\w+) nights, which have every room once"
+    (number,) = re.findall(said, text("RELEASE.md"))
+    assert {"eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12}[number] == len(rooms)
+
+
+def test_what_pages_are_left_out_by_is_there():
+    # Git takes a path that is not there for one that has not changed.
+    (paths,) = re.findall(r'"\$CHANGED_SINCE" -- (.*?);', text(".ci/run"), re.S)
+    assert [path for path in paths.replace("\\\n", " ").split() if not (ROOT / path).exists()] == []
+
+
 def test_a_release_is_for_the_tensorflows_that_the_package_names():
     lines = re.findall(r"^(?:older_tfs|default_tf) := (.*)$", text("Makefile"), re.M)
     made = {VERSION["minor_of"](version) for line in lines for version in line.split()}

@@ -66,6 +66,7 @@ def family_of(path):
 def imports(text):
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"a module's whole name tells its room: {ast.unparse(node)}"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

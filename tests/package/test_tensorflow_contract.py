@@ -108,6 +108,18 @@ def _(it):
     assert not isinstance(tf.Variable(1.0), it)
 
 
+@relied_on("tensorflow.python.distribute.values.SyncOnReadVariable")
+def _(it):
+    with mirrored().scope():
+        made = tf.Variable(
+            1.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+        assert isinstance(made, it)
+        assert not isinstance(tf.Variable(1.0), it)
+
+
 @relied_on("tensorflow.python.distribute.ps_values.AggregatingVariable")
 def _(it):
     assert issubclass(it, tf.Variable)
@@ -627,6 +639,7 @@ def _(it):
         graph,
     )
     assert function.graph is graph and function(tf.constant(1.0))[0] == 2.0
+    assert function.call_flat(tf.constant(1.0))[0] == 2.0
     function.tf_ti_attribute = 1  # is not refused
 
 
@@ -1609,6 +1622,22 @@ def _(functional):
     inputs = keras.Input((2,))
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     assert type(model) is functional and {"layers", "output_layers"} <= model.get_config().keys()
+
+
+@relied_on("keras.src.models.functional.functional_like_constructor")
+def _(is_like):
+    class Plain(keras.Model):
+        pass
+
+    class Own(keras.Model):
+        def __init__(self, units):
+            inputs = keras.Input((2,))
+            super().__init__(inputs, keras.layers.Dense(units)(inputs))
+
+    inputs = keras.Input((2,))
+    plain, own = Plain(inputs, keras.layers.Dense(1)(inputs)), Own(1)
+    assert is_like(type(plain)) and "layers" in plain.get_config()
+    assert not is_like(type(own)) and "layers" not in own.get_config()
 
 
 @relied_on("keras.layers.Layer()._flatten_layers")

@@ -16,8 +16,7 @@ With --emulate the GPU is not there: Bazel builds both, without nvcc and make. W
 a compute capability such as 90, the driver is not asked for that of its GPU before all is built.
 
 Exit status: pytest's, where it is run; 2 bad arguments, or a package is missing or is not for a
-GPU; 3 it does not
-build; 4 no GPU here; 5 a GPU, but no nvcc.
+GPU; 3 it does not build; 4 no GPU here; 5 a GPU, but no nvcc.
 """
 
 import argparse
@@ -128,7 +127,9 @@ def run(arguments: argparse.Namespace, pytest_arguments: list[str]) -> int:
     if not (arguments.emulate or arguments.architecture) and is_for_cuda():
         require_installed()
         # From tests/, where the checkout's tf_ti does not hide the installed one.
-        return subprocess.run([*pytest, *ROOMS], cwd=ROOT / "tests", check=False).returncode
+        return subprocess.run(
+            [*pytest, *(arguments.rooms or ROOMS)], cwd=ROOT / "tests", check=False
+        ).returncode
     nvcc, architecture = None, arguments.architecture
     if not arguments.emulate:
         architecture = architecture or check.find_gpu().architecture
