@@ -28,7 +28,7 @@ import types
 import pytest
 
 from tf_ti import _library
-from tf_ti.accelerate import settings
+from tf_ti.accelerate import reports, settings
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -105,6 +105,7 @@ def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch, run_python):
         pytest.skip(_library.XLA_PROBLEM)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(settings, "_everywhere", ())  # what a page switches on ends with it
+    reports.clear()  # it prints what became of its own loops
     which = shutil.which  # without graphviz, whose pictures differ from version to version
     monkeypatch.setattr(
         shutil, "which", lambda name, **rest: None if name == "dot" else which(name, **rest)
