@@ -282,12 +282,71 @@ def test_numbers_that_are_an_extent_at_times(form):
         assert_same(function, x, tf.zeros(z, tf.float64), is_open=True)
 
 
+EXTENTS_OF_MANY = {
+    "all elements": lambda x: tf.size(x),
+    "flattened": lambda x: tf.shape(tf.reshape(x, [-1]))[0],
+    "one more": lambda x: tf.shape(tf.reshape(x, [-1]))[0] + 1,
+    "in rows of one": lambda x: tf.shape(tf.reshape(x, [-1, 1]))[0],
+    "twice": lambda x: tf.shape(tf.tile(tf.reshape(x, [-1]), [2]))[0],
+}
+
+
+@pytest.mark.parametrize("rank", [3, 4, 6])
+@pytest.mark.parametrize("form", EXTENTS_OF_MANY)
+def test_products_of_many_unknown_extents(form, rank):
+    """Numbers in the place of the extents have products that no int32 is."""
+
+    def function(loop, x):
+        n, elements = EXTENTS_OF_MANY[form](x), tf.tile(tf.reshape(x, [-1]), [2])
+        array = tf.TensorArray(x.dtype, n, element_shape=[None])
+
+        def body(k, s, array):
+            return k + 1, s + tf.sin(elements[k]), array.write(k, tf.fill([n], s))
+
+        _, s, array = loop(lambda k, *_: k < n, body, [0, tf.zeros([], x.dtype), array])
+        return s, array.stack()
+
+    x = tf.reshape(X[:2, :2], [1] * (rank - 2) + [2, 2])
+    assert_same(function, x, is_open=True)
+
+
+def loop_over(number):
+    """The sum of the rows that a session's graph feeds, as many as a number of it says."""
+
+    def function(loop, x):
+        n = number(x)
+        h = tf.zeros([3], x.dtype)
+        return n, loop(lambda k, h: k < n, lambda k, h: (k + 1, h + x[k]), [0, h])[1]
+
+    return function
+
+
+@pytest.mark.parametrize(
+    "number",
+    [lambda x: tf.shape(x)[0], lambda x: tf.shape(tf.zeros([tf.shape(x)[0], 2]))[0]],
+    ids=["its rows", "the rows of another"],
+)
+def test_a_session_feeds_a_number(number):
+    """It has the number that is fed, or it is refused: never as many as there are rows."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(X.dtype, [None, 3])
+        n, h = loop_over(number)(tf_ti.while_loop, x)
+        rows = X.numpy()
+        np.testing.assert_allclose(session.run(h, {x: rows}), rows.sum(0))
+        try:
+            found = session.run(h, {x: rows, n: 2})
+        except ValueError as error:
+            assert "may not be fed" in str(error)
+        else:
+            np.testing.assert_allclose(found, rows[:2].sum(0))
+
+
 def test_many_operations_before_a_loop_are_asked_once(monkeypatch):
     from tf_ti.loops.passes import steady
 
     asked, repeated = [], steady._repeated
     monkeypatch.setattr(
-        steady, "_repeated", lambda op, given: asked.append(op.name) or repeated(op, given)
+        steady, "_repeated", lambda op, *rest: asked.append(op.name) or repeated(op, *rest)
     )
 
     def call(x):

@@ -534,6 +534,33 @@ def test_values_whose_shapes_may_differ(form):
     assert found == [] or form == "a value as long as the counter"
 
 
+SIZES = {
+    "slice": lambda x, k, size: tf.slice(x, [k, 0], [size, 1])[:, 0],
+    "reshape": lambda x, k, size: tf.reshape(x[k:, 0], [size]),
+    "reshape to rows": lambda x, k, size: tf.reshape(x[k:], tf.stack([size, 3]))[:, 0],
+    "split": lambda x, k, size: tf.split(x[k:, 0], tf.stack([1, size]), 0)[1],
+}
+
+
+@pytest.mark.parametrize("rows", [5, 6])  # of which one is the first factor's less
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("form", SIZES)
+def test_sizes_that_may_be_the_rest(form, is_first, rows):
+    """A size of -1 is the rest: what has that size is no value of one shape."""
+
+    def function(loop, x, other):
+        n = tf.shape(x)[0]
+        size = tf.shape(other)[0] - n if is_first else n - tf.shape(other)[0]
+        array = tf.TensorArray(x.dtype, n, infer_shape=False, element_shape=[None])
+
+        def body(k, array):
+            return k + 1, array.write(k, tf.sin(SIZES[form](x, k, size)))
+
+        return [loop(lambda k, _: k < n - 1, body, [0, array])[1].concat()]
+
+    assert_same(function, tf.tile(X, [2, 1])[:rows], tf.zeros([11 - rows]), is_open=True)
+
+
 @pytest.mark.parametrize("returns_all", [True, False])
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
 def test_layers_of_keras_with_open_batches(kind, returns_all):

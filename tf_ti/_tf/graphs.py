@@ -211,7 +211,10 @@ def static_value(tensor: tf.Tensor) -> Any:
     """As `tf.get_static_value`, which does not know an element of a shape, or arithmetic."""
     static = tf.get_static_value(tensor)
     if static is None and not tf.executing_eagerly():
-        static = tensor_util.try_evaluate_constant(tensor)
+        try:
+            static = tensor_util.try_evaluate_constant(tensor)
+        except tf.errors.InvalidArgumentError:  # an extent for which int32 has no number
+            return None
         if static is not None:  # as tf.get_static_value does: a session may feed no other value
             tensor.graph.prevent_feeding(tensor)
     return static
@@ -252,8 +255,13 @@ def are_same_count(number: tf.Tensor, other: tf.Tensor) -> bool:
 
 
 def _extent(number: tf.Tensor | None) -> tuple[tf.Tensor, int] | None:
-    """The tensor and the axis of which a number is the extent; None for others."""
-    if number is None or number.op.type != "StridedSlice" or number.shape.rank != 0:
+    """The tensor and the axis of which a number is the extent; None for others.
+
+    None in graphs of sessions too, which may feed any number.
+    """
+    if number is None or not number.graph.building_function:
+        return None
+    if number.op.type != "StridedSlice" or number.shape.rank != 0:
         return None
     if number.op.get_attr("ellipsis_mask") or number.op.get_attr("new_axis_mask"):
         return None

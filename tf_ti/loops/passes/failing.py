@@ -65,7 +65,7 @@ _ELEMENTS = frozenset("NthElement Slice Squeeze StridedSlice TopKV2 Unpack".spli
 _COUNTS = {
     **dict.fromkeys(("Add", "AddV2", "Maximum", "Mul", "Pack"), slice(None)),
     **dict.fromkeys(("Cast", "ExpandDims", "GatherV2", "Identity", "Prod", "Reshape"), slice(1)),
-    **dict.fromkeys(("Slice", "Squeeze", "StridedSlice", "Sum"), slice(1)),
+    **dict.fromkeys(("Slice", "Squeeze", "StridedSlice", "Sum", "Unpack"), slice(1)),
     "ConcatV2": slice(-1),
 }
 
@@ -93,7 +93,7 @@ def may_fail(op: tf.Operation, is_stacked: Sequence[bool], outside: Outside) -> 
         data, axis = (op.inputs[k] for k in _SPLIT[op.type])
         return _tf.known_extent(data, int(tf.get_static_value(axis))) is None
     if op.type in _SIZES:
-        return not all(_is_count(op.inputs[k], outside) for k in _SIZES[op.type])
+        return not all(is_count(op.inputs[k], outside) for k in _SIZES[op.type])
     if op.type == "Range":
         return not _is_range(op, outside)
     if op.type in ("ArgMax", "ArgMin"):
@@ -149,7 +149,7 @@ def _depends_on_values(op: tf.Operation, outside: Outside) -> bool:
     return op.type in ("GatherNd", *_batching.DECOMPOSITIONS, *_batching.SOLVERS)
 
 
-def _is_count(tensor: tf.Tensor, outside: Outside) -> bool:
+def is_count(tensor: tf.Tensor, outside: Outside) -> bool:
     """True if no number of a tensor can be negative: it comes from extents of tensors."""
     stack, seen = [tensor], set()
     while stack:
@@ -186,14 +186,14 @@ def _is_range(op: tf.Operation, outside: Outside) -> bool:
         return False
     low, high = (start, limit) if by > 0 else (limit, start)
     known = _tf.static_value(low)
-    return known is not None and known <= 0 and _is_count(high, outside)
+    return known is not None and known <= 0 and is_count(high, outside)
 
 
 def _is_new_shape(op: tf.Operation, outside: Outside) -> bool:
     """True if elements, if there are none too, have the shape that a Reshape gives them."""
     known = tf.get_static_value(op.inputs[1])
     if known is None:
-        return _is_count(op.inputs[1], outside)
+        return is_count(op.inputs[1], outside)
     return bool(np.all(known != 0)) or op.inputs[0].shape.is_fully_defined()
 
 

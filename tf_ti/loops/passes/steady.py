@@ -21,13 +21,18 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops.passes import batching as _batching, counters as _counters
+from tf_ti.loops.passes import (
+    batching as _batching,
+    counters as _counters,
+    failing as _failing,
+)
 from tf_ti.loops.passes.analysis import without_identity
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
-# The numbers in the place of unknown extents, for the samples of each graph.
-_EXTENTS = tuple(random.Random(seed).sample(range(64, 4096), 1000) for seed in range(2))
+# The numbers in the place of unknown extents, for the samples of each graph. The product of three is
+# an int32.
+_EXTENTS = tuple(random.Random(seed).sample(range(64, 1290), 1000) for seed in range(2))
 # Operations that make numbers of numbers.
 _OF_NUMBERS = frozenset(
     """
@@ -53,6 +58,8 @@ _KNOWN = _OF_NUMBERS.union(
     StatelessTruncatedNormalV2 TanhGrad TfTi>RecurrentSequence TruncatedNormal
     """.split(),
 )
+# Operations that are given sizes, of which -1 is the rest, by the position of this input.
+_SIZES = {"Reshape": 1, "Slice": 2, "SplitV": 1}
 _MOST_OPERATIONS = 1000  # of a body, and before its loop
 # The most elements of a tensor: shape functions of TensorFlow's may end the process where numbers
 # of elements do not fit int64.
@@ -87,6 +94,9 @@ class _Sample:
             current = stack.pop()
             if _name(current) in self._tensors:
                 continue
+            if not current.graph.building_function:  # a session may feed any value
+                self._tensors[_name(current)] = self._source(current)
+                continue
             source = _listed(current)
             if source is None and _is_extent_from_0(current):
                 source = current.op.inputs[0]
@@ -104,7 +114,8 @@ class _Sample:
                 stack += [current, *missing]
                 continue
             self._num_asked += 1
-            made = _repeated(current.op, [self._tensors[_name(t)] for t in current.op.inputs])
+            given = [self._tensors[_name(t)] for t in current.op.inputs]
+            made = _repeated(current.op, given, _captured)
             self._tensors.update(zip(map(_name, current.op.outputs), made))
         return self._tensors[_name(tensor)]
 
@@ -170,9 +181,23 @@ def _listed(tensor: tf.Tensor) -> tf.Tensor | None:
     return made.op.inputs[0] if made.op.type == "TensorListFromTensor" else None
 
 
-def _repeated(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The sample of an operation, of samples. Its numbers are known where others may be of them."""
+def _captured(parameter: tf.Tensor) -> tf.Tensor | None:
+    outermost = _tf.outermost(parameter)
+    return None if outermost is parameter else outermost
+
+
+def _repeated(
+    op: tf.Operation, inputs: Sequence[tf.Tensor], outside: _failing.Outside
+) -> list[tf.Tensor]:
+    """The sample of an operation, of samples. Its numbers are known where others may be of them.
+
+    Args:
+        op, inputs: the operation, and the samples of its inputs.
+        outside: gives the tensors that its graph gets.
+    """
     if op.type not in _KNOWN or not _is_polynomial(op):
+        return [_unknown(t) for t in op.outputs]
+    if op.type in _SIZES and not _are_sizes(op.inputs[_SIZES[op.type]], outside):
         return [_unknown(t) for t in op.outputs]
     # An extent that is not known may be 1, beside which another is the result's: of a Reshape the
     # numbers tell it.
@@ -196,6 +221,19 @@ def _repeated(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def _unknown(tensor: tf.Tensor) -> tf.Tensor:
     """A tensor of the same shape, as far as that is known, and of no value."""
     return tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
+
+
+def _are_sizes(numbers: tf.Tensor, outside: _failing.Outside) -> bool:
+    """True if all numbers that may be -1, which is no size, are known."""
+    stack = [numbers]
+    while stack:
+        tensor = stack.pop()
+        if _tf.static_value(tensor) is not None or _failing.is_count(tensor, outside):
+            continue
+        if not tf.is_symbolic_tensor(tensor) or tensor.op.type not in ("ConcatV2", "Pack"):
+            return False
+        stack += list(tensor.op.inputs)[: -1 if tensor.op.type == "ConcatV2" else None]
+    return True
 
 
 def _is_polynomial(op: tf.Operation) -> bool:
@@ -309,10 +347,16 @@ class _Body:
         del extents[loop.spec.inputs[i].axis]
         return tf.compat.v1.placeholder(given.dtype, extents)
 
+    def _given(self, parameter: tf.Tensor) -> tf.Tensor | None:
+        for i, own in enumerate(self._loop.body.inputs):
+            if own is parameter:
+                return _counters.invariant(self._loop, i)
+        return _captured(parameter)
+
     def _outputs(self, op: tf.Operation) -> list[tf.Tensor]:
         unstacked = _counters.unstacked(self._loop, op)
         if unstacked is None:
-            return _repeated(op, [self._tensors[t.ref()] for t in op.inputs])
+            return _repeated(op, [self._tensors[t.ref()] for t in op.inputs], self._given)
         with self._before.graph.as_default():
             shape = self._before.of(unstacked).shape[1:]
         return [tf.compat.v1.placeholder(op.outputs[0].dtype, shape)]
