@@ -201,7 +201,7 @@ MODELS = {
     "own step around": (lambda: Around(own_step()), SERIES, {"LSTM"}),
     "own constructor": (lambda: OwnConstructor(4), SERIES, {"LSTM"}),
     "own call": (OwnCall, SERIES, {"LSTM", "RNN", "GRU"}),
-    "own call in a model": (lambda: of_series(OwnCall(2))(), SERIES, {"LSTM", "RNN", "GRU"}),
+    "own call in a model": (lambda: of_series(OwnCall())(), SERIES, {"LSTM", "RNN", "GRU"}),
     "own Sequential": (
         lambda: OwnSequential([keras.Input((5, 3)), L.LSTM(4), L.Dense(1)]),
         SERIES,

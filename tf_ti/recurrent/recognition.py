@@ -18,6 +18,7 @@ tf.where(mask, h', 0).
 All outputs must follow from the hidden states, or be last states; only then nothing needs the loop.
 """
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -78,16 +79,16 @@ def _unread_states(loop: TracedLoop) -> dict[int, tf.Tensor]:
     spec, graph = loop.spec, loop.body
     read = {t.ref() for op in graph.get_operations() for t in op.inputs}
     read |= {t.ref() for t in graph.outputs}
+    num_states = collections.Counter(result for result, _ in spec.back_edges)
+    given_out = {o.source for o in spec.outputs}
     found: dict[int, tf.Tensor] = {}
     for result, parameter in spec.back_edges:
         given, made = graph.inputs[parameter], without_identity(graph.outputs[result])
-        at = [i for i, o in enumerate(spec.outputs) if (o.mode, o.source) == ("last", result)]
-        others = any(o.source == ~parameter for o in spec.outputs)
-        is_one = [r for r, _ in spec.back_edges].count(result) == 1
+        is_read = given.ref() in read or ~parameter in given_out or num_states[result] > 1
         # Other states may be large: a stack has all their values.
-        if made.op.type != "SelectV2" or given.ref() in read or others or not is_one:
+        if made.op.type != "SelectV2" or is_read:
             continue
-        initial = loop.tensors[parameter]
+        initial, at = loop.tensors[parameter], spec.find_outputs("last", result)
         is_same = made.shape.is_fully_defined() and initial.shape == made.shape
         if is_same or (not made.shape.is_fully_defined() and made in _steady.Steady(loop)):
             found |= dict.fromkeys(at, initial)

@@ -306,6 +306,7 @@ class _Body:
     def __init__(self, loop: TracedLoop, before: _Sample):
         self._loop, self._before = loop, before
         self._tensors: dict[Any, tf.Tensor] = {}
+        self._positions = {t.ref(): i for i, t in enumerate(loop.body.inputs)}
         with tf.init_scope():
             self._graph = _tf.FuncGraph("tf_ti_shapes")
         with self._graph.as_default():
@@ -348,10 +349,8 @@ class _Body:
         return tf.compat.v1.placeholder(given.dtype, extents)
 
     def _given(self, parameter: tf.Tensor) -> tf.Tensor | None:
-        for i, own in enumerate(self._loop.body.inputs):
-            if own is parameter:
-                return _counters.invariant(self._loop, i)
-        return _captured(parameter)
+        i = self._positions.get(parameter.ref())
+        return _captured(parameter) if i is None else _counters.invariant(self._loop, i)
 
     def _outputs(self, op: tf.Operation) -> list[tf.Tensor]:
         unstacked = _counters.unstacked(self._loop, op)
