@@ -173,9 +173,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Python does not look for garbage among what the tests are made of, which stays."""
+    """Python seldom looks for garbage, and not among what the tests are made of, which stays."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 20, 100)  # graphs that TensorFlow traces are many objects
 
 
 def _has_gpu():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from while_oracle import WAYS, assert_same, explained
+from while_oracle import WAYS, assert_same, assert_same_for_all, explained
 
 import tf_ti
 
@@ -213,9 +213,10 @@ def test_two_tensors_of_one_extent_at_times(form):
 
         return loop(lambda k, h: k < tf.shape(other)[0], body, [0, start])
 
-    for rows, size in ((8, 3), (9, 1), (5, 5), (4, 7), (3, 5)):
-        x = tf.tile(X, [2, 1])[:rows]
-        assert_same(function, x, tf.ones([size], tf.float64), is_open=True)
+    x = tf.tile(X, [2, 1])
+    sizes = (8, 3), (9, 1), (5, 5), (4, 7), (3, 5)
+    cases = [(x[:rows], tf.ones([size], tf.float64)) for rows, size in sizes]
+    assert_same_for_all(function, cases)
 
 
 def from_stack(x):
@@ -254,8 +255,7 @@ def test_tensors_of_one_unknown_extent(form, by):
 
 @pytest.mark.parametrize("form", MAYBE_AS_MANY)
 def test_tensors_whose_extents_may_differ(form):
-    for rows in (5, 2, 0):
-        found = assert_same(of_two(MAYBE_AS_MANY[form]), X[:rows], is_open=True)
+    found = assert_same_for_all(of_two(MAYBE_AS_MANY[form]), [(X[:rows],) for rows in (5, 2, 0)])
     assert not leaves_the_counter(found)
 
 
@@ -277,9 +277,9 @@ def test_numbers_that_are_an_extent_at_times(form):
 
         return loop(lambda k, h: k < NUMBERS[form](n, z), body, [0, start])
 
-    for rows, z in ((5, [2, 1, 1, 1, 1]), (2, [1, 1, 0, 1, 1]), (0, [1] * 5), (12, [1] * 5)):
-        x = tf.tile(X, [3, 1])[:rows]
-        assert_same(function, x, tf.zeros(z, tf.float64), is_open=True)
+    x, ones = tf.tile(X, [3, 1]), [1] * 5
+    shapes = (5, [2, 1, 1, 1, 1]), (2, [1, 1, 0, 1, 1]), (0, ones), (12, ones)
+    assert_same_for_all(function, [(x[:rows], tf.zeros(z, tf.float64)) for rows, z in shapes])
 
 
 EXTENTS_OF_MANY = {

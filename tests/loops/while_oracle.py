@@ -61,23 +61,32 @@ def assert_same(function, x, *others, is_open=False):
         What explain tells of the loop.
     """
     rank = {True: lambda t: [None] * t.shape.rank, False: lambda t: t.shape}[is_open]
-    specs = [tf.TensorSpec(rank(t), t.dtype) for t in (x, *others)]
+    return _assert_same(function, [(x, *others)], rank)
+
+
+def assert_same_for_all(function, cases):
+    """Likewise, for tuples of tensors, whose extents are unknown: it is traced once for all."""
+    return _assert_same(function, cases, lambda t: [None] * t.shape.rank)
+
+
+def _assert_same(function, cases, shape_of):
+    specs = [tf.TensorSpec(shape_of(t), t.dtype) for t in cases[0]]
     expected, *found = (
-        _outcome(
+        [_outcome(traced, *case) for case in cases]
+        for traced in (
             tf.function(
                 lambda x, *o, loop=loop: derivatives(lambda x: function(loop, x, *o), x),
                 input_signature=specs,
-            ),
-            x,
-            *others,
+            )
+            for loop in (tf.while_loop, *WAYS.values())
         )
-        for loop in (tf.while_loop, *WAYS.values())
     )
-    for each in found:
-        if isinstance(expected, type):
-            assert each is expected
-            continue
-        for got, wanted in zip(each, expected, strict=True):
-            assert got.dtype == wanted.dtype
-            np.testing.assert_allclose(got, wanted, 1e-9, 1e-10)
+    for outcomes in found:
+        for wanted_of_all, got_of_all in zip(expected, outcomes, strict=True):
+            if isinstance(wanted_of_all, type):
+                assert got_of_all is wanted_of_all
+                continue
+            for got, wanted in zip(got_of_all, wanted_of_all, strict=True):
+                assert got.dtype == wanted.dtype
+                np.testing.assert_allclose(got, wanted, 1e-9, 1e-10)
     return explained(lambda *arguments: function(tf_ti.while_loop, *arguments), *specs)

@@ -77,7 +77,7 @@ def test_diagonals_of_other_dtypes(dtype, tmp_path):
     check_both(run, [integers(4, 4, high=2, dtype=dtype)], tmp_path)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 4, 4), (2, 1, 3, 3)])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 4, 4), (2, 1, 3, 3)])
 def test_products_with_inverses(shape, tmp_path):
     def run(x, right):
         symmetric = tf.matmul(x, x, transpose_b=True) + tf.eye(tf.shape(x)[-1])

@@ -29,7 +29,10 @@ def main() -> None:
         "-m", dest="is_module", action="store_true", help="run a module, not a file"
     )
     parser.add_argument(
-        "program", nargs=argparse.REMAINDER, metavar="FILE.py ARGUMENTS", help="the program, and what it gets"
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="FILE.py ARGUMENTS",
+        help="the program, and what it gets",
     )
     given = parser.parse_args()
     if not given.program:
