@@ -30,8 +30,8 @@ from tf_ti.loops.passes.analysis import without_identity
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
-# The numbers in the place of unknown extents, for the samples of each graph. The product of three is
-# an int32.
+# The numbers in the place of unknown extents, for the samples of each graph. The product of three
+# is an int32.
 _EXTENTS = tuple(random.Random(seed).sample(range(64, 1290), 1000) for seed in range(2))
 # Operations that make numbers of numbers.
 _OF_NUMBERS = frozenset(
