@@ -156,7 +156,7 @@ demo: $(venv)/.installed $(venv)/.examples
 in_parallel := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 pytest = cd tests && $(bin)/pytest $(in_parallel)
 test: test-cc $(venv)/.installed $(venv)/.tests emulated-gpu
-	$(call say,the tests: some twenty minutes on two cores)
+	$(call say,the tests: half an hour on two cores)
 	$(pytest) $(PYTEST_FLAGS)
 
 test-fast: test-cc $(venv)/.installed $(venv)/.tests
