@@ -288,6 +288,8 @@ def test_the_command_runs_a_program_with_its_arguments(program, run_python, is_m
         ["-m", "said", "--epochs", "3"],
         ["--lookups", "-m", "said", "-h"],
         ["-m", "said", "--report", "-m", "json.tool"],
+        ["-msaid", "x", "--report"],
+        ["--", "said.py", "--report"],
         ["--report", "said.py", "-m", "x"],
     ],
     ids=" ".join,
@@ -296,7 +298,7 @@ def test_a_program_gets_all_options_after_its_name(words, tmp_path, run_python):
     (tmp_path / "said.py").write_text("import sys; print(sys.argv[1:])")
     result = run_python("-m", "tf_ti.accelerate", *words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    end = max(i for i, word in enumerate(words) if word in ("said", "said.py"))
+    end = max(i for i, word in enumerate(words) if word in ("said", "-msaid", "said.py"))
     assert result.stdout.strip() == str(words[end + 1 :])
 
 

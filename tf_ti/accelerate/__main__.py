@@ -26,7 +26,7 @@ def main() -> None:
         "--lookups", action="store_true", help="look up embeddings of sparse ids by tf_ti, too"
     )
     parser.add_argument(
-        "-m", dest="is_module", action="store_true", help="run a module, not a file"
+        "-m", dest="module", nargs=argparse.REMAINDER, default=[], help="run a module, not a file"
     )
     parser.add_argument(
         "program",
@@ -35,18 +35,21 @@ def main() -> None:
         help="the program, and what it gets",
     )
     given = parser.parse_args()
-    if not given.program:
+    program = [*given.module, *given.program]
+    if program[:1] == ["--"]:  # argparse leaves it there
+        del program[0]
+    if not program:
         parser.error("a file, or -m and a module, is needed")
     if given.report:
         atexit.register(_print_report)
     tf_ti.accelerate(lookups=given.lookups)
-    sys.argv = given.program
-    if given.is_module:
+    sys.argv = program
+    if given.module:
         sys.path[0] = os.getcwd()
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
         return
-    sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    sys.path[0] = os.path.dirname(os.path.realpath(program[0]))
+    runpy.run_path(program[0], run_name="__main__")
 
 
 if __name__ == "__main__":
