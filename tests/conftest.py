@@ -173,7 +173,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Python seldom looks for garbage, and not among what the tests are made of, which stays."""
+    """Python seldom looks for garbage. It leaves out all objects that there are now."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)  # graphs that TensorFlow traces are many objects

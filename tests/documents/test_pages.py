@@ -50,7 +50,7 @@ def blocks(page):
             said = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.M)
             if output is None:
                 output = "".join(f"{line}\n" for line in said)
-            # The block of output has all printed lines, with those that comments repeat.
+            # Comments repeat some lines of the block of output.
             assert {*said} <= {*output.splitlines()}, f"{page}: {said} is not in {output}"
         yield language, code, output, text.count("\n", 0, match.start(2))
 

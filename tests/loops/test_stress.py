@@ -578,7 +578,7 @@ def test_checkpoints_bound_the_memory_of_products(stress_alone, rows, is_known, 
         call(s, xs[:64])
         before = peak()
         call(s, xs)
-        assert peak() - before < 128, peak() - before  # a quarter of what all factors take
+        assert peak() - before < 128, peak() - before  # all factors take 512
         """
     )
 

@@ -545,7 +545,7 @@ SIZES = {
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("form", SIZES)
 def test_sizes_that_may_be_the_rest(form, is_first):
-    """A size of -1 is the rest: what has that size is no value of one shape."""
+    """A size of -1 means the rest, so a value of such a size has several shapes."""
 
     def function(loop, x, other):
         n = tf.shape(x)[0]

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tf_ti.openvino
 from tf_ti.openvino import IRError
 
-# The table has what this Keras has.
+# The table names layers and operations of this version.
 pytest.importorskip("keras", minversion="3.15")
 pytest.importorskip("openvino")
 openvino_models = importlib.import_module("openvino_models")

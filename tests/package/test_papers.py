@@ -71,7 +71,7 @@ def test_a_release_waits_for_as_many_nights_as_have_every_room():
 
 
 def test_what_pages_are_left_out_by_is_there():
-    # Git takes a path that is not there for one that has not changed.
+    # To Git a missing path is an unchanged path.
     (paths,) = re.findall(r'"\$CHANGED_SINCE" -- (.*?);', text(".ci/run"), re.S)
     assert [path for path in paths.replace("\\\n", " ").split() if not (ROOT / path).exists()] == []
 

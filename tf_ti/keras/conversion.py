@@ -58,8 +58,8 @@ def convert(model: Any) -> tuple[Any, Report]:
 
     The constructor of a user's own layer or model may make layers that no configuration has. Keras
     names them anew. The recurrent layers among them become tf_ti's, but a file of the new model
-    does not say so: convert what is loaded from it. An Embedding among them stays. A model whose
-    class has a `compile` of its own is not compiled.
+    does not say so: convert the model again after loading it. An Embedding among them stays. A
+    model whose class has a `compile` of its own is not compiled.
 
     Predictions are the same but for rounding, and so are the losses of training, with one
     exception. Where an Embedding became a bag, and an id comes more than once in a batch, the bag
@@ -68,10 +68,10 @@ def convert(model: Any) -> tuple[Any, Report]:
     `tf_ti.keras`, if they do not clip, and not with `keras.optimizers.Adam` and the like.
 
     Args:
-        model: a `keras.Model`: a functional or Sequential one, or one of a subclass whose
-            configuration is enough to make it anew, as it must be for a file. The user's own
-            classes and functions that its layers refer to are found where Keras finds them, or in
-            the layers' attributes.
+        model: a `keras.Model`: functional, Sequential, or of a subclass whose configuration is
+            enough to make the model anew, as it must be for a file. The user's own classes and
+            functions that its layers refer to are found where Keras finds them, or in the layers'
+            attributes.
 
     Returns:
         The new model, and a `Report`: a `Converted` for each recurrent and each embedding layer.

@@ -67,7 +67,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """The result of a comparison; `extent` is that of unknown dimensions if it is not 2."""
+    """The result of a comparison; unknown dimensions have this extent, or 2 if it is None."""
 
     path: str
     seed: int

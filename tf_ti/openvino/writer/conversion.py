@@ -488,8 +488,8 @@ def _has_few_numbers(tensor: tf.Tensor, largest: int) -> bool:
 def _nothing(op: tf.Operation, inputs: Sequence[Value]) -> list[Any] | None:
     """The outputs, if an input and they never have elements: OpenVINO may die of such layers.
 
-    The shapes of outputs alone do not tell: those of MatrixDiagV3 that TensorFlow infers are wrong
-    where extents are unknown.
+    The shapes of outputs alone do not tell: TensorFlow infers wrong shapes of MatrixDiagV3 where
+    extents are unknown.
     """
     if _tf.is_stateful(op) or any(tensor.shape.num_elements() != 0 for tensor in op.outputs):
         return None

@@ -379,8 +379,8 @@ def _paths(
     """The names of the tensors in a structure, made of the keys that lead to them.
 
     Args:
-        order: puts the keys of a mapping in order. TensorFlow's outputs are in the order of
-            `sorted`, and the user's in that of `list`.
+        order: puts the keys of a mapping in order. TensorFlow sorts the keys of its outputs,
+            and the user's keys stay in their order.
     """
     if structure is None:
         return
