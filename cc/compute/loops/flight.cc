@@ -26,6 +26,7 @@ class Nodes {
       : num_states_(static_cast<int>(plan.states.size())),
         num_units_(static_cast<int>(plan.units.size())),
         is_heavy_(count()),
+        is_shared_(count()),
         here_(count()),
         next_(count()) {
     for (int s = 0; s < num_states_; ++s) {
@@ -42,6 +43,7 @@ class Nodes {
     for (int u = 0; u < num_units_; ++u) {
       const FlightPlan::Unit& unit = plan.units[u];
       is_heavy_[Unit(u)] = unit.is_heavy;
+      is_shared_[Unit(u)] = unit.is_shared;
       here_[kBegin].push_back(Unit(u));
       for (const int before : unit.after) here_[Unit(before)].push_back(Unit(u));
       for (const int s : unit.states) here_[State(s)].push_back(Unit(u));
@@ -59,6 +61,7 @@ class Nodes {
   int num_states() const { return num_states_; }
   bool IsState(int node) const { return node > kBegin && node <= num_states_; }
   bool IsHeavy(int node) const { return is_heavy_[node]; }
+  bool IsShared(int node) const { return is_shared_[node]; }
   int StateOf(int node) const { return node - 1; }
   int UnitOf(int node) const { return node - 1 - num_states_; }
 
@@ -70,6 +73,7 @@ class Nodes {
   const int num_states_;
   const int num_units_;
   std::vector<char> is_heavy_;
+  std::vector<char> is_shared_;
   std::vector<std::vector<int>> here_;
   std::vector<std::vector<int>> next_;
 };
@@ -187,7 +191,8 @@ class Crew : public std::enable_shared_from_this<Crew> {
     if (node.node == nodes_.end() && node.t == failed_.t) return End();
     if (IsIdle(node)) return Complete(node.t, node.node);
     const bool is_heavy = nodes_.IsHeavy(node.node);
-    const bool has_all_threads = is_heavy && num_heavy_ == 0 && num_heavy_running_ == 0;
+    const bool has_all_threads =
+        nodes_.IsShared(node.node) && num_heavy_ == 0 && num_heavy_running_ == 0;
     num_heavy_running_ += is_heavy;
     ++num_running_;
     // Another thread does the other ready nodes meanwhile.

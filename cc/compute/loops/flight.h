@@ -15,6 +15,7 @@ struct FlightPlan {
     std::vector<int> after;   // units before it, of the same iteration
     std::vector<int> states;  // that it reads
     bool is_heavy = false;    // worth waking a thread for
+    bool is_shared = false;   // worth all threads
   };
   // A value that an iteration gets from the one before it.
   struct State {
@@ -47,7 +48,7 @@ class FlightWork {
   virtual Answer Begin(int64_t t) = 0;
   // Hands a state to iteration `t`.
   virtual Answer Advance(int state, int64_t t) = 0;
-  // With `has_all_threads` no other heavy unit is at work, or ready, as this one begins.
+  // With `has_all_threads` no heavy unit is at work, or ready, as this shared one begins.
   virtual Answer RunUnit(int unit, int64_t t, bool has_all_threads) = 0;
   // Ends an iteration whose units have all run, one iteration after the other.
   virtual Answer Leave(int64_t t) = 0;

@@ -52,6 +52,7 @@ Case RandomCase(uint64_t seed) {
       if (below(3) == 0) unit.states.push_back(s);
     }
     unit.is_heavy = below(2) == 0;
+    unit.is_shared = unit.is_heavy && below(2) == 0;
   }
   for (State& state : plan.states) {
     switch (below(4)) {
@@ -135,8 +136,9 @@ class Loop : public FlightWork {
     return kGoesOn;
   }
 
-  Answer RunUnit(int u, int64_t t, bool) override {
+  Answer RunUnit(int u, int64_t t, bool has_all_threads) override {
     const FlightPlan::Unit& unit = case_.plan.units[u];
+    EXPECT_TRUE(unit.is_shared || !has_all_threads);
     if (most_microseconds_ > 0) {
       const int64_t time = Mixed(u, t) % most_microseconds_;
       std::this_thread::sleep_for(std::chrono::microseconds(time));
@@ -275,6 +277,33 @@ TEST(Flight, AMapOfUnitsThatWaitTakesTheTimeOfItsShare) {
   const auto schedule = [&](std::function<void()> help) { pool.Schedule(std::move(help)); };
   EXPECT_EQ(Fly(given.plan, 32, 0, given.end, 16, schedule, &work).next, 64);
   EXPECT_GT(work.num_threads(), 4u);
+}
+
+TEST(Flight, ASharedUnitThatIsAloneHasAllThreads) {
+  class Counts : public FlightWork {
+   public:
+    Answer Begin(int64_t) override { return kGoesOn; }
+    Answer Advance(int, int64_t) override { return kGoesOn; }
+    Answer RunUnit(int, int64_t, bool has_all_threads) override {
+      number += has_all_threads;
+      return kGoesOn;
+    }
+    Answer Leave(int64_t) override { return kGoesOn; }
+    int number = 0;
+  };
+  const auto nobody_comes = [](const std::function<void()>&) {};
+  for (const bool is_shared : {false, true}) {
+    FlightPlan plan;
+    plan.units = {{{}, {}, true, is_shared}};
+    Counts work;
+    Fly(plan, 1, 0, 5, 4, nobody_comes, &work);
+    EXPECT_EQ(work.number, is_shared ? 5 : 0);
+    // The second of two is alone.
+    plan.units = {{{}, {}, true, is_shared}, {{}, {}, true, is_shared}};
+    Counts work_of_two;
+    Fly(plan, 1, 0, 5, 4, nobody_comes, &work_of_two);
+    EXPECT_EQ(work_of_two.number, is_shared ? 5 : 0);
+  }
 }
 
 FlightPlan::Unit Heavy(std::vector<int> after, std::vector<int> states) {

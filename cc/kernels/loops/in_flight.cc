@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "cc/compute/waiting.h"
 #include "cc/kernels/loops/loop_run.h"
 #include "cc/kernels/threads.h"
 #include "cc/status.h"
@@ -219,7 +220,9 @@ absl::Status LoopRun::Prepare(const tensorflow::FunctionLibraryRuntime::Options&
 
 FlightPlan LoopRun::PlanOf(const BodyUnits& units) const {
   // Waking a thread takes as long.
-  constexpr int64_t kHeavy = 30 * 1000;
+  constexpr int64_t kHeavy = 30 * kMicrosecond;
+  // A kernel wakes threads of its own, on the cores of the threads that wait for its end.
+  constexpr int64_t kShared = 200 * kMicrosecond;
   FlightPlan plan;
   std::vector<int> state_of(frame_.parameters.size(), -1);
   for (size_t s = 0; s < spec_.back_edges.size(); ++s) {
@@ -229,6 +232,7 @@ FlightPlan LoopRun::PlanOf(const BodyUnits& units) const {
     FlightPlan::Unit& made = plan.units.emplace_back();
     made.after = unit.after;
     made.is_heavy = unit.time >= kHeavy;
+    made.is_shared = unit.time >= kShared;
     for (const int p : unit.parameters) {
       if (state_of[p] >= 0) made.states.push_back(state_of[p]);
     }
