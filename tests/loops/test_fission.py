@@ -397,6 +397,32 @@ def test_all_operations_leave_the_loop(name):
     assert bodies_in(scan_all(name, True).graph) == [{"AddV2": 1}]
 
 
+RESIZED = {
+    "small": ((5, 7, 3), (8, 9), True),
+    "large": ((5, 7, 3), (120, 100), False),
+    "of unknown size": ((None, 7, 3), (8, 9), True),
+    "of unknown channels": ((5, 7, None), (8, 9), False),
+}
+
+
+@pytest.mark.needs_cpu_kernels
+@pytest.mark.parametrize("method", ["bilinear", "bicubic", "area", "nearest", "lanczos3"])
+@pytest.mark.parametrize("name", RESIZED)
+def test_large_images_are_resized_at_once_where_that_takes_more_threads(name, method):
+    shape, size, is_small = RESIZED[name]
+    images = normal(6, *(5 if n is None else n for n in shape), seed=3)
+
+    def run(images):
+        return tf_ti.scan(lambda c, x: (c + 1.0, tf.image.resize(x, size, method)), 0.0, images)[1]
+
+    call = tf.function(run).get_concrete_function(tf.TensorSpec([6, *shape]))
+    has_threads = method in ("nearest", "lanczos3")
+    resizing = [op for op in bodies_in(call.graph)[0] if "Resize" in op or "Scale" in op]
+    assert bool(resizing) != (has_threads or is_small)
+    expected = tf.stack([tf.image.resize(x, size, method) for x in images])
+    np.testing.assert_array_equal(call(images), expected)
+
+
 @pytest.mark.slow
 def test_gradients_of_all_operations():
     compare(of_states, PIECES[0], PIECES)

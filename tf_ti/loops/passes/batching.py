@@ -35,6 +35,8 @@ _MOST_AXES = 6
 _FEWER_AXES = {"LogSoftmax": 5, "MirrorPad": 5, "Softmax": 5}
 # The number of runs of axes, along which the same inputs are broadcast, that they take.
 _MOST_RUNS = 5
+# The fewest elements of an image that is worth a thread: to make them takes 30 microseconds.
+_FEWEST_OF_LARGE_IMAGE = 2**15
 # The longest sum that is right: 2^14 is, in TensorFlow 2.21.
 _LONGEST_SUM = 2**13
 Tensors: TypeAlias = list[tf.Tensor]
@@ -592,6 +594,15 @@ def _of_pairs(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     return None if is_stacked[0] or axis == 0 else f"it gathers along axis {axis}"
 
 
+def _of_large_images(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
+    """TensorFlow's kernel for CPUs takes one thread, and iterations at once take all."""
+    if _tf.expects_xla() or _tf.expects_gpu():
+        return None
+    size = op.outputs[0].shape.num_elements()
+    is_large = size is None or size >= _FEWEST_OF_LARGE_IMAGE
+    return "TensorFlow's kernel resizes a batch of images on one thread" if is_large else None
+
+
 def _with_tensors_beside(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     is_scalar = all(t.shape.rank == 0 for t in op.inputs[1:])
     return None if is_scalar else "its limits are no scalars"
@@ -624,9 +635,10 @@ def _rules() -> dict[str, Rule]:
     failing = "Div FloorDiv FloorMod Mod Pow RealDiv TruncateDiv TruncateMod"
     along = "All Any ArgMax ArgMin Cumprod Cumsum Max Min ReverseV2"
     images = "AvgPool AvgPool3D Conv2D Conv3D DepthwiseConv2dNative MaxPool MaxPool3D"
+    threaded = "ResizeNearestNeighbor ScaleAndTranslate"
     layouts = (b"NHWC", b"NCHW", b"NDHWC", b"NCDHW")
     of_images = Rule(_images, stacked=(0,), misfit=_of_other_layout(*layouts))
-    resizing = "ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor ScaleAndTranslate"
+    resizing = "ResizeArea ResizeBicubic ResizeBilinear"
     colors = "AdjustContrastv2 AdjustHue AdjustSaturation HSVToRGB RGBToHSV"
     transforms = """
         FFT FFT2D FFT3D IFFT IFFT2D IFFT3D IRFFT IRFFT2D IRFFT3D RFFT RFFT2D RFFT3D
@@ -636,7 +648,8 @@ def _rules() -> dict[str, Rule]:
     rules |= dict.fromkeys(along.split(), _axes_at(1))
     rules |= dict.fromkeys(("Mean", "Prod", "Sum"), _axes_at(1, once=_reduced))
     rules |= dict.fromkeys(images.split(), of_images)
-    rules |= dict.fromkeys(resizing.split(), Rule(_images, stacked=(0,)))
+    rules |= dict.fromkeys(threaded.split(), Rule(_images, stacked=(0,)))
+    rules |= dict.fromkeys(resizing.split(), Rule(_images, (0,), misfit=_of_large_images))
     of_last_axes = [*DECOMPOSITIONS, *transforms.split(), *colors.split()]
     rules |= dict.fromkeys(of_last_axes, Rule(_as_it_is, stacked=(0,)))
     rules |= dict.fromkeys(SOLVERS, Rule(_solve))
