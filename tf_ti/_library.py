@@ -1,7 +1,8 @@
 """The native libraries: `ops` holds the Python functions that TensorFlow makes for the ops.
 
-`LOWERED` names the operations that programs run in the bodies of loops, and `LOWERED_TYPES` has the
-types of the arrays there.
+`OPERATIONS` has the rows of cc/spec/loops/operations.inc. `LOWERED` names the operations that
+programs run in the bodies of loops, `LOWERED_TYPES` has the types of the arrays there, and
+`MOST_ELEMENTS` is the most elements that such an array has.
 
 `VERSION` is that of the package, which names the TensorFlow that it was built for.
 
@@ -68,10 +69,14 @@ def _load() -> types.ModuleType:
     return tf.load_op_library(str(_PATH))
 
 
+def _call(function: str, result: type) -> Any:
+    call = getattr(ctypes.CDLL(str(_PATH)), function)
+    call.restype = result
+    return call()
+
+
 def _text(function: str) -> str:
-    text = getattr(ctypes.CDLL(str(_PATH)), function)
-    text.restype = ctypes.c_char_p
-    return text().decode()
+    return _call(function, ctypes.c_char_p).decode()
 
 
 def _lowered_types() -> frozenset[Any]:
@@ -96,7 +101,9 @@ def _load_xla() -> str | None:
 
 ops = _load()
 VERSION = _version()
+OPERATIONS = _text("TfTiOperations").splitlines()
 LOWERED = frozenset(_text("TfTiLoweredOperations").split())
 LOWERED_TYPES = _lowered_types()
+MOST_ELEMENTS: int = _call("TfTiMostElements", ctypes.c_int64)
 PROCESSOR = _text("TfTiProcessor").splitlines()
 XLA_PROBLEM = _load_xla()

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -397,6 +398,55 @@ def test_all_operations_leave_the_loop(name):
     assert bodies_in(scan_all(name, True).graph) == [{"AddV2": 1}]
 
 
+STEPPED = {
+    "reversed": lambda x: x[::-1],
+    "every second column": lambda x: x[:, ::2],
+    "flipped": lambda x: tf.reverse(x, [1]),
+}
+
+
+@pytest.mark.needs_cpu_kernels
+@pytest.mark.parametrize("columns", [10, 20_000])
+@pytest.mark.parametrize("name", STEPPED)
+def test_slices_with_steps_leave_where_they_are_small(name, columns):
+    step, xs = STEPPED[name], normal(3, 5, columns)
+    call = tf.function(lambda xs: tf_ti.scan(lambda c, x: (c + 1.0, step(x)), 0.0, xs)[1])
+    kinds = bodies_in(call.get_concrete_function(xs).graph)[0]
+    stays = any(kind in kinds for kind in ("StridedSlice", "ReverseV2"))
+    assert stays == (columns > 10)
+    np.testing.assert_array_equal(call(xs), tf.stack([step(x) for x in xs]))
+
+
+BATCHES = [(), (1,), (2,), (3, 1), (3, 2)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("stacked", ["bands", "right sides", "both"])
+@pytest.mark.parametrize("solve", [tf.linalg.banded_triangular_solve, tf.linalg.triangular_solve])
+def test_solutions_of_batches_of_several_ranks(solve, stacked, count):
+    rows = 2 if solve is tf.linalg.banded_triangular_solve else 4
+    is_left, is_right = stacked != "right sides", stacked != "bands"
+    for of_left, of_right in itertools.product(BATCHES, BATCHES):
+        left = tf.abs(normal(*(count,) * is_left, *of_left, rows, 4)) + 1.0
+        right = normal(*(count,) * is_right, *of_right, 4, 2)
+
+        @tf.function
+        def call(left, right, fuse):
+            def body(c, i):
+                return c, solve(left[i] if is_left else left, right[i] if is_right else right)
+
+            with tf.GradientTape() as tape:
+                tape.watch((left, right))
+                y = tf_ti.scan(body, (), tf.range(count), fuse=fuse)[1]
+                loss = tf.reduce_sum(tf.square(y))
+            return y, *tape.gradient(loss, (left, right))
+
+        fused, plain = (call(left, right, fuse) for fuse in (True, False))
+        for actual, expected in zip(fused, plain, strict=True):
+            scale = np.abs(expected).max()
+            np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3 * scale)
+
+
 RESIZED = {
     "small": ((5, 7, 3), (8, 9), True),
     "large": ((5, 7, 3), (120, 100), False),
@@ -582,6 +632,35 @@ FAILING = {
     "even parts": lambda n, e: tf.split(tf.zeros([n + 3]), 2)[0],
     "a larger image": lambda n, e: tf.image.resize(tf.zeros([1, n, 2, 1]), [4, 4]),
     "an image of no size": lambda n, e: tf.image.resize(tf.zeros([1, 2, 2, 1]), [n, 4]),
+    "an image of no rows": lambda n, e: tf.image.resize(tf.zeros([1, 0, 2, 1]), [4, 4]),
+    "an image of no channels": lambda n, e: tf.image.resize(tf.zeros([1, 2, 2, 0]), [4, 4], "area"),
+    "an image of no rows any more": lambda n, e: tf.image.resize(tf.zeros([1, 2, 2, 1]), [0, 4]),
+    "an image at a scale": lambda n, e: tf.raw_ops.ScaleAndTranslate(
+        images=tf.zeros([1, 2, 2, 1]), size=[2, 2], scale=[number(n)] * 2, translation=[0.0, 0.0]
+    ),
+    "no filter": lambda n, e: tf.nn.conv2d(
+        tf.zeros([1, 2, 2, 3]), tf.ones([1, 1, 3, 0]), 1, "SAME"
+    ),
+    "a dilated filter beside pads": lambda n, e: tf.nn.conv2d(
+        e[tf.newaxis, :, tf.newaxis, tf.newaxis] + tf.zeros([1, 1, 4, 1]),
+        tf.ones([1, 2, 1, 1]),
+        1,
+        [[0, 0], [0, 0], [1, 1], [0, 0]],
+        dilations=2,
+    ),
+    "no frequencies": lambda n, e: tf.stop_gradient(tf.abs(tf.signal.rfft(R, [0]))),
+    "no waves": lambda n, e: tf.stop_gradient(
+        tf.raw_ops.IRFFT(input=tf.complex(R, R), fft_length=[0])
+    ),
+    "more frequencies": lambda n, e: tf.stop_gradient(
+        tf.abs(tf.raw_ops.RFFT(input=R, fft_length=[99]))
+    ),
+    "frequencies of a number": lambda n, e: tf.stop_gradient(
+        tf.abs(tf.raw_ops.RFFT(input=R, fft_length=[n + 99]))
+    ),
+    "more waves": lambda n, e: tf.stop_gradient(
+        tf.raw_ops.IRFFT2D(input=tf.complex(R, R), fft_length=[2, 99])
+    ),
     "an inverse": lambda n, e: tf.linalg.inv(number(n) * R),
     "a solution": lambda n, e: tf.linalg.solve(number(n) * R, R),
 }
@@ -634,6 +713,9 @@ SAFE = {
     "a square": lambda n, rows: tf.exp(number(n**2)),
     "the larger column": lambda n, rows: tf.exp(number(tf.argmax(rows, 1))),
     "parts": lambda n, rows: tf.exp(tf.split(rows, 2, 1)[0]),
+    "images": lambda n, rows: tf.image.resize(tf.ones([1, 2, 2, 1]) * number(n), [4, 4]),
+    "frequencies": lambda n, rows: tf.abs(tf.signal.rfft(rows)),
+    "waves": lambda n, rows: tf.signal.irfft(tf.complex(rows, rows), [2]),
     "bands": lambda n, rows: tf.exp(tf.linalg.band_part(tf.zeros([n, 3, 3]), 1, 0)),
 }
 

@@ -53,7 +53,8 @@ class LoopRun::InFlight : public FlightWork {
   Answer Begin(int64_t t) override {
     if (run_.ctx_->cancellation_manager() != nullptr &&
         run_.ctx_->cancellation_manager()->IsCancelled()) {
-      return Fail(t, kCancelled, absl::CancelledError("the loop was cancelled"));
+      return Fail(t, kCancelled,
+                  Catch([] { return absl::CancelledError("the loop was cancelled"); }));
     }
     bool goes_on = true, fits = true;
     const absl::Status status = Catch([&] { return Enter(t, &goes_on, &fits); });

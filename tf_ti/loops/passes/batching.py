@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_ti import _tf
+from tf_ti import _operations, _tf
 from tf_ti.loops.passes.step import Unknown
 from tf_ti.loops.tracing import custom_gradients as _custom_gradients
 
@@ -22,21 +22,15 @@ TYPES = frozenset(
     ]
 )
 _HALVES = (tf.float16, tf.bfloat16)
-# TensorFlow's kernels refuse an empty batch, or end the process there.
-NEVER_EMPTY = "AvgPool AvgPool3D BandedTriangularSolve MaxPool MaxPool3D MirrorPad".split()
-# Operations of matrices, which are the last two axes of an input, that fail for some matrices.
-DECOMPOSITIONS = """
-    Cholesky Eig LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSquareRoot Qr
-    SelfAdjointEigV2 Svd
-""".split()
-SOLVERS = "BandedTriangularSolve MatrixSolve MatrixTriangularSolve".split()
+_FREE = _operations.noted("free")
+_FILTERS = _operations.of_kinds("Filter")
 # The number of axes that TensorFlow's kernels take, those of gradients too, and those with fewer.
 _MOST_AXES = 6
 _FEWER_AXES = {"LogSoftmax": 5, "MirrorPad": 5, "Softmax": 5}
 # The number of runs of axes, along which the same inputs are broadcast, that they take.
 _MOST_RUNS = 5
-# The fewest elements of an image that is worth a thread: to make them takes 30 microseconds.
-_FEWEST_OF_LARGE_IMAGE = 2**15
+# The fewest elements of a result that is worth a thread: to make them takes 30 microseconds.
+_FEWEST_OF_LARGE = 2**15
 # The longest sum that is right: 2^14 is, in TensorFlow 2.21.
 _LONGEST_SUM = 2**13
 Tensors: TypeAlias = list[tf.Tensor]
@@ -147,12 +141,12 @@ def is_product(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
     """
     if op.type in ("MatMul", "BatchMatMulV2", "Einsum"):
         return len(is_stacked) == 2 and sum(is_stacked) == 1
-    return op.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
+    return op.type in _FILTERS
 
 
 def is_free(op: tf.Operation) -> bool:
     """True if nothing is computed: the output has the input's memory."""
-    return op.type in ("ExpandDims", "Identity", "Reshape", "Snapshot", "Squeeze", "StopGradient")
+    return op.type in _FREE
 
 
 def computing(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
@@ -480,6 +474,9 @@ def _images(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> T
 def _of_other_layout(*known: bytes) -> Callable[[tf.Operation, Sequence[bool]], str | None]:
     def misfit(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
         layout = op.get_attr("data_format")
+        if op.type in _FILTERS and op.get_attr("padding") == b"EXPLICIT":
+            if set(op.get_attr("dilations")) != {1}:
+                return "TensorFlow has no gradient of it"
         return None if layout in known else f"its layout is {layout.decode()}"
 
     return misfit
@@ -507,11 +504,11 @@ def _set_diagonal(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]
 
 
 def _solve(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
-    return _tf.repeat_operation(op, all_stacked(tensors, is_stacked))
-
-
-def _triangular_solve(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     return _tf.repeat_operation(op, _with_axes_of_result(op, tensors, is_stacked))
+
+
+def _solve_equal_batches(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
+    return _tf.repeat_operation(op, all_stacked(tensors, is_stacked))
 
 
 def _add_all(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
@@ -594,13 +591,24 @@ def _of_pairs(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     return None if is_stacked[0] or axis == 0 else f"it gathers along axis {axis}"
 
 
+def _is_large_on_cpu(op: tf.Operation) -> bool:
+    if _tf.expects_xla() or _tf.expects_gpu():
+        return False
+    size = op.outputs[0].shape.num_elements()
+    return size is None or size >= _FEWEST_OF_LARGE
+
+
 def _of_large_images(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     """TensorFlow's kernel for CPUs takes one thread, and iterations at once take all."""
-    if _tf.expects_xla() or _tf.expects_gpu():
-        return None
-    size = op.outputs[0].shape.num_elements()
-    is_large = size is None or size >= _FEWEST_OF_LARGE_IMAGE
+    is_large = _is_large_on_cpu(op)
     return "TensorFlow's kernel resizes a batch of images on one thread" if is_large else None
+
+
+def _of_large_steps(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
+    """TensorFlow's kernel for CPUs is faster along the first axis, and of few axes."""
+    is_step = op.type == "ReverseV2" or np.any(tf.get_static_value(op.inputs[3]) != 1)
+    is_slow = is_step and op.outputs[0].shape.num_elements() is not None and _is_large_on_cpu(op)
+    return "TensorFlow's kernel takes longer with one more axis" if is_slow else None
 
 
 def _with_tensors_beside(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
@@ -622,37 +630,29 @@ def _identities(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) 
     return all_stacked(tensors, is_stacked)
 
 
+def _is_broadcast(row: _operations.Operation) -> bool:
+    return row.kind == "Elementwise" and "own_shapes" not in row.notes
+
+
 def _rules() -> dict[str, Rule]:
-    elementwise = """
-        Abs Acos Acosh Add AddV2 Angle Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor
-        Cast Ceil Complex ComplexAbs Conj Cos Cosh Digamma DivNoNan Elu Equal Erf Erfc Erfinv Exp
-        Expm1 Floor Greater GreaterEqual Identity Imag Inv Invert IsFinite IsInf IsNan LeakyRelu
-        Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul MulNoNan
-        Ndtri Neg NotEqual OnesLike Real Reciprocal Relu Relu6 Rint Round Rsqrt SelectV2 Selu
-        Sigmoid Sign Sin Sinh Snapshot Softplus Softsign Sqrt Square SquaredDifference StopGradient
-        Sub Tan Tanh Xdivy Xlog1py Xlogy ZerosLike
-    """
-    failing = "Div FloorDiv FloorMod Mod Pow RealDiv TruncateDiv TruncateMod"
-    along = "All Any ArgMax ArgMin Cumprod Cumsum Max Min ReverseV2"
-    images = "AvgPool AvgPool3D Conv2D Conv3D DepthwiseConv2dNative MaxPool MaxPool3D"
-    threaded = "ResizeNearestNeighbor ScaleAndTranslate"
+    names, of_kinds = _operations.names, _operations.of_kinds
+    as_they_are = {"Identity", "OnesLike", "Snapshot", "StopGradient", "ZerosLike"}
+    elementwise = as_they_are | names(lambda r: _is_broadcast(r) and r.fails == "Never")
+    of_integers = names(lambda r: _is_broadcast(r) and r.fails == "OfIntegers")
+    along = {"All", "Any", "ArgMax", "ArgMin", "Cumprod", "Cumsum", "Max", "Min"}
     layouts = (b"NHWC", b"NCHW", b"NDHWC", b"NCDHW")
     of_images = Rule(_images, stacked=(0,), misfit=_of_other_layout(*layouts))
-    resizing = "ResizeArea ResizeBicubic ResizeBilinear"
-    colors = "AdjustContrastv2 AdjustHue AdjustSaturation HSVToRGB RGBToHSV"
-    transforms = """
-        FFT FFT2D FFT3D IFFT IFFT2D IFFT3D IRFFT IRFFT2D IRFFT3D RFFT RFFT2D RFFT3D
-    """
-    rules = dict.fromkeys(elementwise.split(), Rule(_broadcast, misfit=_of_many_runs))
-    rules |= dict.fromkeys(failing.split(), Rule(_broadcast, misfit=_of_integers))
-    rules |= dict.fromkeys(along.split(), _axes_at(1))
+    of_one_thread = {"ResizeArea", "ResizeBicubic", "ResizeBilinear"}
+    of_last_axes = of_kinds("Color", "Decomposition", "Transform")
+    rules = dict.fromkeys(elementwise, Rule(_broadcast, misfit=_of_many_runs))
+    rules |= dict.fromkeys(of_integers, Rule(_broadcast, misfit=_of_integers))
+    rules |= dict.fromkeys(along, _axes_at(1))
     rules |= dict.fromkeys(("Mean", "Prod", "Sum"), _axes_at(1, once=_reduced))
-    rules |= dict.fromkeys(images.split(), of_images)
-    rules |= dict.fromkeys(threaded.split(), Rule(_images, stacked=(0,)))
-    rules |= dict.fromkeys(resizing.split(), Rule(_images, (0,), misfit=_of_large_images))
-    of_last_axes = [*DECOMPOSITIONS, *transforms.split(), *colors.split()]
+    rules |= dict.fromkeys(of_kinds("Filter", "Pooling"), of_images)
+    rules |= dict.fromkeys(of_kinds("Resizing"), Rule(_images, stacked=(0,)))
+    rules |= dict.fromkeys(of_one_thread, Rule(_images, (0,), misfit=_of_large_images))
     rules |= dict.fromkeys(of_last_axes, Rule(_as_it_is, stacked=(0,)))
-    rules |= dict.fromkeys(SOLVERS, Rule(_solve))
+    rules |= dict.fromkeys(("BandedTriangularSolve", "MatrixTriangularSolve"), Rule(_solve))
     return rules | {
         "AddN": Rule(_add_all),
         "BatchMatMulV2": Rule(_batch_matmul),
@@ -676,7 +676,7 @@ def _rules() -> dict[str, Rule]:
         "NthElement": Rule(_as_it_is, stacked=(0,)),
         "MirrorPad": _with_first({1: [0, 0]}),
         "OneHot": Rule(_one_hot, stacked=(0,)),
-        "MatrixTriangularSolve": Rule(_triangular_solve),
+        "MatrixSolve": Rule(_solve_equal_batches),
         "Pack": Rule(_pack),
         "Pad": _with_first({1: [0, 0]}),
         "PadV2": _with_first({1: [0, 0]}),
@@ -689,7 +689,8 @@ def _rules() -> dict[str, Rule]:
         "Split": _axes_at(0, value=1),
         "SplitV": _axes_at(2),
         "Squeeze": Rule(_squeeze, misfit=_of_unknown_axes),
-        "StridedSlice": Rule(_strided_slice, stacked=(0,), constants=(1, 2, 3)),
+        "ReverseV2": dataclasses.replace(_axes_at(1), misfit=_of_large_steps),
+        "StridedSlice": Rule(_strided_slice, (0,), constants=(1, 2, 3), misfit=_of_large_steps),
         "Tile": _with_first({1: 1}),
         "TopKV2": Rule(_as_it_is, stacked=(0,)),
         "Transpose": Rule(_transpose, stacked=(0,), constants=(1,)),

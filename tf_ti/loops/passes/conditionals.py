@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_ti import _tf
+from tf_ti import _operations, _tf
 from tf_ti._library import LOWERED_TYPES
 from tf_ti.loops.passes import (
     batching as _batching,
@@ -38,67 +38,16 @@ WITH_EFFECTS = ("If", "Case")
 # operation, as long as kernels run it; an element; a multiplication of a product.
 _MOST, _OPERATION, _ELEMENT, _MULTIPLICATION = 6_000.0, 100.0, 1.0, 0.25
 _MOST_BRANCHES = 8
-_PASSING = ("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient")
+_PASSING = _operations.names(lambda row: row.kind == "Passing" and row.fails == "Never")
 _OPTIONALS = ("OptionalFromValue", "OptionalGetValue", "OptionalNone")
 # What derivatives do with these, too.
-_OF_OPTIONALS = (*_OPTIONALS, *_PASSING, "AddN", "ZerosLike")
-_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul")
+_OF_OPTIONALS = _PASSING.union(_OPTIONALS, ("AddN", "ZerosLike"))
+_PRODUCTS = _operations.of_kinds("Product")
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Operations that cannot fail where the shapes of their values are known.
-_SAFE = _words(
-    """
-    Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BatchMatMul BatchMatMulV2
-    BatchMatMulV3 BiasAdd BiasAddGrad BiasAddV1 Cast Ceil ConcatV2 Cos Cosh DivNoNan Einsum Elu
-    EluGrad Equal Erf Erfc Exp Expm1 Floor Greater GreaterEqual Inv InvGrad IsFinite IsInf IsNan
-    L2Loss LeakyRelu LeakyReluGrad Less LessEqual Log Log1p LogSoftmax LogicalAnd LogicalNot
-    LogicalOr MatMul Maximum Minimum Mul MulNoNan Neg NotEqual OnesLike Pack Rank RealDiv
-    Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rint Round Rsqrt RsqrtGrad Select
-    SelectV2 Selu SeluGrad Shape ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size Softmax Softplus
-    SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference Squeeze Sub Tan Tanh
-    TanhGrad Unpack Xdivy Xlog1py Xlogy ZerosLike
-    """
-)
-# Those which may divide by zero, or refuse a power, where they are of integers.
-_SAFE_OF_FLOATS = _words("Div FloorDiv FloorMod Mod Pow TruncateDiv TruncateMod")
-# Those which cannot fail where such inputs are known, too: all but these.
-_SAFE_IF_KNOWN = {
-    "All": (0,),
-    "Any": (0,),
-    "ArgMax": (0,),
-    "ArgMin": (0,),
-    "BroadcastGradientArgs": (),
-    "BroadcastTo": (0,),
-    "ConcatOffset": (),
-    "Cumprod": (0,),
-    "Cumsum": (0,),
-    "ExpandDims": (0,),
-    "Fill": (1,),
-    "Max": (0,),
-    "Mean": (0,),
-    "Min": (0,),
-    "Pad": (0,),
-    "PadV2": (0, 2),
-    "Prod": (0,),
-    "Range": (),
-    "Reshape": (0,),
-    "ReverseV2": (0,),
-    "Roll": (0, 1),
-    "Slice": (0,),
-    "Split": (1,),
-    "SplitV": (0,),
-    "StridedSlice": (0,),
-    "StridedSliceGrad": (4,),
-    "Sum": (0,),
-    "Tile": (0,),
-    "Transpose": (0,),
-}
-# Of these, the values are of no known shape, but who reads them must know them.
-_OF_SHAPES = ("BroadcastGradientArgs",)
+# Operations that may fail for integers alone, where shapes, and inputs that tell shapes, are known.
+_SAFE = _operations.names(lambda row: row.is_lowered and row.fails != "ByValues")
+_SAFE_OF_FLOATS = _operations.names(lambda row: row.fails == "OfIntegers")
 
 
 def refusal(op: tf.Operation) -> str | None:
@@ -262,7 +211,7 @@ class _Check:
             return
         if kind in _OF_OPTIONALS and _has_variant(op):
             return
-        if kind not in _SAFE and kind not in _SAFE_OF_FLOATS and kind not in _SAFE_IF_KNOWN:
+        if kind not in _SAFE:
             raise Unknown(f"a branch has {kind}, which may fail or has no program", op)
         tensors = (*op.inputs, *op.outputs)
         is_of_integers = kind in _SAFE_OF_FLOATS and not all(t.dtype.is_floating for t in tensors)
@@ -270,14 +219,12 @@ class _Check:
             raise Unknown(f"a branch has {kind} of integers, which may fail", op)
         if kind in ("ArgMax", "ArgMin") and not _elements(op.inputs[0]):
             raise Unknown(f"a branch has {kind} of no elements, which may fail", op)
-        for i, tensor in enumerate(op.inputs):
-            is_needed = kind in _SAFE_IF_KNOWN and i not in _SAFE_IF_KNOWN[kind]
-            is_needed |= kind == "ConcatV2" and i == len(op.inputs) - 1
-            if is_needed and _static(tensor, known) is None:
-                raise Unknown(f"a branch has {kind} of positions or shapes that are not known", op)
+        if any(_static(tensor, known) is None for tensor in _operations.inputs(op, "aknrs")):
+            raise Unknown(f"a branch has {kind} of positions or shapes that are not known", op)
         if not _failing.right_axes_of(op, lambda tensor: _static(tensor, known)):
             raise Unknown(f"a branch has {kind} of axes that are not known to be right", op)
-        if kind in _OF_SHAPES:
+        # Its numbers have no known shape, but who reads them must know them.
+        if kind == "BroadcastGradientArgs":
             return
         self._check_values(op, tensors, known)
         refusal = _programs.refusal(op)

@@ -10,64 +10,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_ti import _tf
-from tf_ti.loops.passes import batching as _batching
+from tf_ti import _operations, _tf
 
 # From a placeholder, the tensor that it gets from outside of its graph; None if that is not known.
 Outside = Callable[[tf.Tensor], tf.Tensor | None]
+ByExtents = Callable[[tf.Operation, Outside], bool]
 
-_DIVISIONS = frozenset("Div FloorDiv FloorMod Mod TruncateDiv TruncateMod".split())
-# Operations that are given sizes, which must not be negative, by the positions of these inputs.
-_SIZES = {
-    "BroadcastTo": [1],
-    "Fill": [0],
-    "MirrorPad": [1],
-    "OneHot": [1],
-    "Pad": [1],
-    "PadV2": [1],
-    "Tile": [1],
-}
-# The axes along which an input's extents must be known, of operations whose input it is.
-_ALL, _MATRIX, _IMAGE = slice(None), slice(-2, None), slice(1, None)
-_KNOWN = {
-    **dict.fromkeys(("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D", "MirrorPad"), _ALL),
-    **dict.fromkeys(("MatrixBandPart", "MatrixDiagPartV3", "MatrixSetDiagV3"), _MATRIX),
-    **dict.fromkeys(("ResizeArea", "ResizeBicubic", "ResizeBilinear"), _IMAGE),
-    **dict.fromkeys(("ResizeNearestNeighbor", "ScaleAndTranslate"), _IMAGE),
-}
-# Operations that are given numbers which must be known: axes, permutations, diagonals, sizes.
-_NUMBERS = {
-    "MatrixBandPart": [1, 2],
-    "MatrixDiagPartV3": [1],
-    "MatrixDiagV3": [1, 2, 3],
-    "MatrixSetDiagV3": [2],
-    **dict.fromkeys(("All", "Any", "ArgMax", "ArgMin", "ConcatV2", "Cumprod", "Cumsum"), [-1]),
-    **dict.fromkeys(("Max", "Mean", "Min", "Prod", "ReverseV2", "Sum", "Transpose"), [-1]),
-    **dict.fromkeys(("ResizeArea", "ResizeBicubic", "ResizeBilinear"), [1]),
-    **dict.fromkeys(("ResizeNearestNeighbor", "ScaleAndTranslate"), [1]),
-    "Split": [0],
-    "SplitV": [1, 2],
-}
-# Operations that are given axes of their first input, by the positions of these numbers. Shape
-# functions let some pass that are out of range, or named twice where the kernel refuses that.
-_AXES = {
-    **dict.fromkeys(("All", "Any", "Cumprod", "Cumsum", "Max", "Mean", "Min", "Prod"), 1),
-    **dict.fromkeys(("ReverseV2", "Sum", "Transpose"), 1),
-    "Roll": 2,
-}
-# Operations that cut a tensor into parts, by the positions of the tensor and of the axis.
-_SPLIT = {"Split": (1, 0), "SplitV": (0, 2)}
-# Operations that slide a filter over an image, which may be too small for it.
-_FILTERS = frozenset(("Conv2D", "Conv3D", "DepthwiseConv2dNative"))
-# Operations that find elements, which must be there.
-_ELEMENTS = frozenset("NthElement Slice Squeeze StridedSlice TopKV2 Unpack".split())
-# Operations whose results are not negative where these inputs are not.
-_COUNTS = {
-    **dict.fromkeys(("Add", "AddV2", "Maximum", "Mul", "Pack"), slice(None)),
-    **dict.fromkeys(("Cast", "ExpandDims", "GatherV2", "Identity", "Prod", "Reshape"), slice(1)),
-    **dict.fromkeys(("Slice", "Squeeze", "StridedSlice", "Sum", "Unpack"), slice(1)),
-    "ConcatV2": slice(-1),
-}
+_NEVER_EMPTY = _operations.noted("never_empty")
+_OF_VALUES = _operations.of_kinds("Decomposition", "Solver") | {"GatherNd"}
+# Operations whose results are not negative where the values that they read are not.
+_COUNTS = (_operations.noted("polynomial") | {"Maximum"}) - {"Neg", "Sub"}
+_EXTENTS = _operations.of_kinds("Shape")
 
 
 def may_fail(op: tf.Operation, is_stacked: Sequence[bool], outside: Outside) -> bool:
@@ -79,28 +32,16 @@ def may_fail(op: tf.Operation, is_stacked: Sequence[bool], outside: Outside) -> 
         outside: gives the tensors that a graph gets.
     """
     is_once = not any(is_stacked)
-    if op.type in _batching.NEVER_EMPTY and not is_once:
+    if op.type in _NEVER_EMPTY and not is_once:
         return True
-    if any(tf.get_static_value(op.inputs[k]) is None for k in _NUMBERS.get(op.type, ())):
+    if any(tf.get_static_value(t) is None for t in _operations.inputs(op, "ak")):
         return True
     if not right_axes_of(op, tf.get_static_value):
         return True
-    if op.type in _KNOWN and not op.inputs[0].shape[_KNOWN[op.type]].is_fully_defined():
+    if not all(is_count(t, outside) for t in _operations.inputs(op, "s")):
         return True
-    if op.type in _FILTERS:
-        return not _has_known_windows(op)
-    if op.type in _SPLIT:
-        data, axis = (op.inputs[k] for k in _SPLIT[op.type])
-        return _tf.known_extent(data, int(tf.get_static_value(axis))) is None
-    if op.type in _SIZES:
-        return not all(is_count(op.inputs[k], outside) for k in _SIZES[op.type])
-    if op.type == "Range":
-        return not _is_range(op, outside)
-    if op.type in ("ArgMax", "ArgMin"):
-        axis = int(tf.get_static_value(op.inputs[1]))
-        return not _tf.known_extent(op.inputs[0], axis)
-    if op.type in _ELEMENTS:
-        return not _has_elements(op)
+    if op.type in BY_EXTENTS and BY_EXTENTS[op.type](op, outside):
+        return True
     return is_once and _depends_on_values(op, outside)
 
 
@@ -111,42 +52,31 @@ def right_axes_of(op: tf.Operation, value_of: Callable[[tf.Tensor], Any]) -> boo
         op: the operation.
         value_of: gives the value of a tensor that is known, else None.
     """
-    if op.type not in _AXES:
-        return True
-    axes, rank = value_of(op.inputs[_AXES[op.type]]), op.inputs[0].shape.rank
-    if axes is None or rank is None:
-        return False
-    axes = np.reshape(axes, -1)
-    if not np.all((-rank <= axes) & (axes < rank)):
-        return False
-    is_one_each = len(set((axes % max(rank, 1)).tolist())) == len(axes)
-    return is_one_each or op.type == "Roll"
-
-
-def _has_known_windows(op: tf.Operation) -> bool:
-    """True if the extents are known that decide whether filters fit images."""
-    images, filters = (t.shape for t in op.inputs)
-    if images.rank is None or not filters.is_fully_defined():
-        return False
-    if op.get_attr("padding") != b"SAME":
-        return images[1:].is_fully_defined()
-    channels = 1 if op.get_attr("data_format") in (b"NCHW", b"NCDHW") else -1
-    return images.as_list()[channels] is not None
+    for tensor in _operations.inputs(op, "a"):
+        axes, rank = value_of(tensor), _operations.inputs(op, "x")[0].shape.rank
+        if axes is None or rank is None:
+            return False
+        axes = np.reshape(axes, -1)
+        if not np.all((-rank <= axes) & (axes < rank)):
+            return False
+        is_one_each = len(set((axes % max(rank, 1)).tolist())) == len(axes)
+        if not is_one_each and op.type != "Roll":
+            return False
+    return True
 
 
 def _depends_on_values(op: tf.Operation, outside: Outside) -> bool:
     """True if an operation may fail for some values; without values it does not."""
-    if op.type in _DIVISIONS:
-        divisor = _tf.static_value(op.inputs[1])
-        return op.inputs[1].dtype.is_integer and (divisor is None or not np.all(divisor))
-    if op.type == "Pow":
-        exponent = _tf.static_value(op.inputs[1])
-        return op.inputs[1].dtype.is_integer and (exponent is None or bool(np.any(exponent < 0)))
+    row = _operations.OPERATIONS.get(op.type)
+    if row is not None and row.fails == "OfIntegers":
+        given = _tf.static_value(op.inputs[1])
+        is_right = np.greater_equal if op.type == "Pow" else np.not_equal
+        return op.inputs[1].dtype.is_integer and (given is None or not np.all(is_right(given, 0)))
     if op.type == "Reshape":
         return not _is_new_shape(op, outside)
     if op.type == "GatherV2":
         return not _has_positions(op)
-    return op.type in ("GatherNd", *_batching.DECOMPOSITIONS, *_batching.SOLVERS)
+    return op.type in _OF_VALUES
 
 
 def is_count(tensor: tf.Tensor, outside: Outside) -> bool:
@@ -164,7 +94,7 @@ def is_count(tensor: tf.Tensor, outside: Outside) -> bool:
             continue
         if not tf.is_symbolic_tensor(tensor):
             return False
-        if tensor.op.type in ("Rank", "Shape", "Size"):
+        if tensor.op.type in _EXTENTS:
             continue
         if tensor.op.type == "Placeholder":
             given = outside(tensor)
@@ -172,21 +102,10 @@ def is_count(tensor: tf.Tensor, outside: Outside) -> bool:
                 return False
             stack.append(given)
         elif tensor.op.type in _COUNTS:
-            stack += list(tensor.op.inputs)[_COUNTS[tensor.op.type]]
+            stack += _operations.inputs(tensor.op, "x")
         else:
             return False
     return True
-
-
-def _is_range(op: tf.Operation, outside: Outside) -> bool:
-    """True if a range is known not to begin after its end."""
-    start, limit, step = op.inputs
-    by = _tf.static_value(step)
-    if not by:
-        return False
-    low, high = (start, limit) if by > 0 else (limit, start)
-    known = _tf.static_value(low)
-    return known is not None and known <= 0 and is_count(high, outside)
 
 
 def _is_new_shape(op: tf.Operation, outside: Outside) -> bool:
@@ -227,3 +146,85 @@ def _has_elements(op: tf.Operation) -> bool:
         except (ValueError, tf.errors.OpError):
             return False
     return True
+
+
+# --- by extents ----------------------------------------------------------------------------------
+
+
+def _by_axes(axes: slice) -> ByExtents:
+    """The extents of these axes of the first input must be known."""
+    return lambda op, outside: not op.inputs[0].shape[axes].is_fully_defined()
+
+
+def _by_pixels(op: tf.Operation, outside: Outside) -> bool:
+    """There must be pixels, before and after, and a scale."""
+    numbers = [tf.get_static_value(t) for t in op.inputs[1:3]]
+    dims = op.inputs[0].shape.as_list()[1:]
+    return not all(dims) or any(n is None or not np.all(n > 0) for n in numbers)
+
+
+def _by_lengths(op: tf.Operation, outside: Outside) -> bool:
+    """As many elements must be there as are transformed."""
+    lengths = tf.get_static_value(op.inputs[1]).tolist()
+    given = op.inputs[0].shape.as_list()[-len(lengths) :]
+    if op.type.startswith("I"):
+        given[-1] = None if given[-1] is None else 2 * given[-1] - 1
+    return not all(n is not None and 0 < length <= n for n, length in zip(given, lengths))
+
+
+def _by_windows(op: tf.Operation, outside: Outside) -> bool:
+    """The extents must be known that decide whether filters fit images."""
+    images, filters = (t.shape for t in op.inputs)
+    if images.rank is None or not filters.num_elements():
+        return True
+    if op.get_attr("padding") != b"SAME":
+        return not images[1:].is_fully_defined()
+    channels = 1 if op.get_attr("data_format") in (b"NCHW", b"NCDHW") else -1
+    return images.as_list()[channels] is None
+
+
+def _by_parts(op: tf.Operation, outside: Outside) -> bool:
+    """The extent must be known that parts have together, and these."""
+    (data,), (axis,) = (_operations.inputs(op, letter) for letter in "xa")
+    if any(tf.get_static_value(sizes) is None for sizes in _operations.inputs(op, "r")):
+        return True
+    return _tf.known_extent(data, int(tf.get_static_value(axis))) is None
+
+
+def _by_ends(op: tf.Operation, outside: Outside) -> bool:
+    """A range must not begin after its end."""
+    start, limit, step = op.inputs
+    by = _tf.static_value(step)
+    if not by:
+        return True
+    low, high = (start, limit) if by > 0 else (limit, start)
+    known = _tf.static_value(low)
+    return not (known is not None and known <= 0 and is_count(high, outside))
+
+
+def _by_first_element(op: tf.Operation, outside: Outside) -> bool:
+    """There must be an element along the axis."""
+    return not _tf.known_extent(op.inputs[0], int(tf.get_static_value(op.inputs[1])))
+
+
+def _by_elements(op: tf.Operation, outside: Outside) -> bool:
+    return not _has_elements(op)
+
+
+# Functions that tell whether extents may be wrong, by the names of operations that fail for some.
+BY_EXTENTS: dict[str, ByExtents] = {
+    **dict.fromkeys(("ArgMax", "ArgMin"), _by_first_element),
+    **dict.fromkeys(
+        ("MatrixBandPart", "MatrixDiagPartV3", "MatrixSetDiagV3"), _by_axes(np.s_[-2:])
+    ),
+    **dict.fromkeys(("NthElement", "Slice", "Squeeze", "StridedSlice"), _by_elements),
+    **dict.fromkeys(("TopKV2", "Unpack"), _by_elements),
+    **dict.fromkeys(("Split", "SplitV"), _by_parts),
+    **dict.fromkeys(_operations.of_kinds("Filter"), _by_windows),
+    **dict.fromkeys(_operations.of_kinds("Pooling"), _by_axes(np.s_[:])),
+    **dict.fromkeys(_operations.of_kinds("Resizing"), _by_pixels),
+    **dict.fromkeys(_operations.names(lambda row: "RFFT" in row.name), _by_lengths),
+    "MirrorPad": _by_axes(np.s_[:]),
+    "Range": _by_ends,
+    "Reshape": lambda op, outside: False,
+}

@@ -8,15 +8,13 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti._library import LOWERED, LOWERED_TYPES
+from tf_ti._library import LOWERED, LOWERED_TYPES, MOST_ELEMENTS
 from tf_ti.loops.passes import batching as _batching
 from tf_ti.loops.passes.analysis import CORE, Analysis
 from tf_ti.loops.passes.step import Note, Step, Unknown
 from tf_ti.loops.spec import OPS
 from tf_ti.loops.traced import TracedLoop
 
-# As in cc/kernels/loops/lowering/rules.h: larger arrays do not fit a cache.
-_MOST_ELEMENTS = 2**22
 BY_XLA = "XLA compiles it"
 # By the type of a conditional, what tells why it becomes no select that a program runs, or None.
 CONDITIONALS: dict[str, Callable[[tf.Operation], str | None]] = {}
@@ -131,4 +129,4 @@ def _is_conditional(op: tf.Operation) -> bool:
 
 def _is_large(tensor: tf.Tensor) -> bool:
     known = tensor.shape.as_list() if tensor.shape.rank else []
-    return math.prod(d for d in known if d is not None) > _MOST_ELEMENTS
+    return math.prod(d for d in known if d is not None) > MOST_ELEMENTS

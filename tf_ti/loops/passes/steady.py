@@ -20,12 +20,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_ti import _tf
-from tf_ti.loops.passes import (
-    batching as _batching,
-    counters as _counters,
-    failing as _failing,
-)
+from tf_ti import _operations, _tf
+from tf_ti.loops.passes import counters as _counters, failing as _failing
 from tf_ti.loops.passes.analysis import without_identity
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
@@ -34,32 +30,12 @@ from tf_ti.loops.tracing import graphs as _graphs
 # is an int32.
 _EXTENTS = tuple(random.Random(seed).sample(range(64, 1290), 1000) for seed in range(2))
 # Operations that make numbers of numbers.
-_OF_NUMBERS = frozenset(
-    """
-    Add AddV2 Cast ConcatV2 Const ExpandDims GatherV2 Identity Mul Neg Pack Prod Reshape Shape
-    Size Slice Split SplitV Squeeze StridedSlice Sub Unpack
-    """.split()
-)
+_OF_NUMBERS = _operations.noted("polynomial")
 _NUMBERS = (tf.int32, tf.int64)
 _MOST_NUMBERS = 64  # of a tensor that shapes are made of
-# Operations that have an extent which is a minimum of two extents, or half of an extent.
-_OF_OTHERS = frozenset(
-    """
-    IRFFT IRFFT2D IRFFT3D MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Qr RFFT RFFT2D RFFT3D Svd
-    """.split()
-)
-_KNOWN = _OF_NUMBERS.union(
-    _batching.RULES.keys() - _OF_OTHERS,
-    """
-    CheckNumerics EluGrad EnsureShape InvGrad LeakyReluGrad PreventGradient RandomStandardNormal
-    RandomUniform ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad Select SeluGrad SigmoidGrad
-    SoftplusGrad SoftsignGrad SqrtGrad StatelessRandomNormal StatelessRandomNormalV2
-    StatelessRandomUniform StatelessRandomUniformV2 StatelessTruncatedNormal
-    StatelessTruncatedNormalV2 TanhGrad TfTi>RecurrentSequence TruncatedNormal
-    """.split(),
-)
-# Operations that are given sizes, of which -1 is the rest, by the position of this input.
-_SIZES = {"Reshape": 1, "Slice": 2, "SplitV": 1}
+_KNOWN = _operations.names(lambda row: "other_extents" not in row.notes) | {
+    "TfTi>RecurrentSequence"
+}
 _MOST_OPERATIONS = 1000  # of a body, and before its loop
 # The most elements of a tensor: shape functions of TensorFlow's may end the process where numbers
 # of elements do not fit int64.
@@ -197,7 +173,7 @@ def _repeated(
     """
     if op.type not in _KNOWN or not _is_polynomial(op):
         return [_unknown(t) for t in op.outputs]
-    if op.type in _SIZES and not _are_sizes(op.inputs[_SIZES[op.type]], outside):
+    if not all(_are_sizes(sizes, outside) for sizes in _operations.inputs(op, "r")):
         return [_unknown(t) for t in op.outputs]
     # An extent that is not known may be 1, beside which another is the result's: of a Reshape the
     # numbers tell it.

@@ -12,23 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_ti import _tf
+from tf_ti import _operations, _tf
 from tf_ti.loops import spec as _spec
 from tf_ti.loops.tracing import graphs as _graphs
 
-# Of operations whose extents come from values: which inputs those are. Of others it is any.
-_TELLING = {
-    "Fill": [0],
-    "BroadcastTo": [1],
-    "Reshape": [1],
-    "Tile": [1],
-    "Pad": [1],
-    "PadV2": [1],
-    "MirrorPad": [1],
-    "Slice": [1, 2],
-    "StridedSlice": [1, 2, 3],
-}
-_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+_SHAPES = _operations.of_kinds("Shape")
 _CHOICES = {
     "Case": ["branches"],
     "If": ["then_branch", "else_branch"],
@@ -253,7 +241,8 @@ def shapes_where_all_are_known(tensors: Sequence[tf.Tensor]) -> list[tf.TensorSh
 
 def _tells_extents(op: tf.Operation, valued: Sequence[int]) -> bool:
     """True if the values of these inputs tell extents of the outputs."""
-    if not set(valued) & set(_TELLING.get(op.type, valued)):
+    numbers = _operations.positions(op, "aknrs")
+    if numbers and not set(valued) & set(numbers):
         return False
     is_unknown = any(tensor.shape.rank is None for tensor in op.inputs)
     if is_unknown or _graphs.function_names(op.node_def):

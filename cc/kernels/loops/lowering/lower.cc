@@ -1,11 +1,11 @@
 #include "cc/kernels/loops/lowering/lower.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "cc/compute/program/merged_loops.h"
 #include "cc/kernels/loops/lowering/rules.h"
 #include "cc/kernels/loops/tensors.h"
+#include "cc/spec/loops/operations.h"
 
 namespace tf_ti {
 
@@ -171,31 +171,13 @@ const char* TfTiLoweredTypes() {
   return names.c_str();
 }
 
+int64_t TfTiMostElements() { return kMostElements; }
+
 bool IsView(const NodeDef& node) {
-  static const auto& views = *new std::unordered_set<std::string>{"BroadcastGradientArgs",
-                                                                  "BroadcastTo",
-                                                                  "ConcatOffset",
-                                                                  "ExpandDims",
-                                                                  "Fill",
-                                                                  "IdentityN",
-                                                                  "InvertPermutation",
-                                                                  "OnesLike",
-                                                                  "Range",
-                                                                  "Rank",
-                                                                  "Reshape",
-                                                                  "Shape",
-                                                                  "ShapeN",
-                                                                  "Size",
-                                                                  "Slice",
-                                                                  "Split",
-                                                                  "SplitV",
-                                                                  "Squeeze",
-                                                                  "StridedSlice",
-                                                                  "Tile",
-                                                                  "Transpose",
-                                                                  "Unpack",
-                                                                  "ZerosLike"};
-  return views.count(node.op()) > 0;
+  const std::optional<OperationKind> kind = KindOf(node.op());
+  return kind == OperationKind::kPassing || kind == OperationKind::kView ||
+         kind == OperationKind::kShape || kind == OperationKind::kShapeArithmetic ||
+         kind == OperationKind::kFilled;
 }
 
 std::optional<View> Lowering::ViewOf(const Lowered& value) {

@@ -2,6 +2,7 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_LOWER_H_
 #define TF_TI_CC_KERNELS_LOOPS_LOWERING_LOWER_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -31,6 +32,8 @@ bool MayBeLowered(const tensorflow::NodeDef& node);
 extern "C" const char* TfTiLoweredOperations();
 // Likewise, of the types that programs have.
 extern "C" const char* TfTiLoweredTypes();
+// The most elements that an array of a program has.
+extern "C" int64_t TfTiMostElements();
 // True if it only looks at an array in another way.
 bool IsView(const tensorflow::NodeDef& node);
 

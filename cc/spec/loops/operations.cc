@@ -1,0 +1,26 @@
+#include "cc/spec/loops/operations.h"
+
+#include <unordered_map>
+
+namespace tf_ti {
+
+std::optional<OperationKind> KindOf(const std::string& operation) {
+  static const auto& kinds = *new std::unordered_map<std::string, OperationKind>{
+#define TF_TI_OPERATION(name, kind, inputs, fails, notes) {#name, OperationKind::k##kind},
+#include "cc/spec/loops/operations.inc"
+#undef TF_TI_OPERATION
+  };
+  const auto found = kinds.find(operation);
+  return found == kinds.end() ? std::nullopt : std::make_optional(found->second);
+}
+
+const char* TfTiOperations() {
+  return
+#define TF_TI_OPERATION(name, kind, inputs, fails, notes) \
+  #name "|" #kind "|" inputs "|" #fails "|" notes "\n"
+#include "cc/spec/loops/operations.inc"
+#undef TF_TI_OPERATION
+      ;
+}
+
+}  // namespace tf_ti
