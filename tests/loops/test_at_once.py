@@ -1,6 +1,7 @@
 """Loops of heavy kernels: several iterations, and several kernels of one, are at work at once."""
 
 import pathlib
+import textwrap
 import threading
 import time
 
@@ -180,6 +181,40 @@ def test_memory_stays_within_the_iterations_that_are_on_their_way(run_program):
         assert grown < 100_000, grown
         """
     )
+
+
+def test_small_values_that_are_kept_leave_room_for_large_ones(run_python, tmp_path):
+    """Temporaries of 15 MB, ten calls, where each thread has small values that it keeps."""
+    program = tmp_path / "large_program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import resource
+            import tensorflow as tf
+
+            tf.config.threading.set_intra_op_parallelism_threads(8)
+            tf.config.threading.set_inter_op_parallelism_threads(8)
+            import tf_ti
+
+            def body(c, x):
+                numbers = tf.unique(tf.tile(tf.reshape(tf.round(x * 1e3), [-1]), [6]))[1]
+                row = tf.cast(numbers[-64:], tf.float32) * 1e-2 + x[0]
+                large = tf.tile(row[tf.newaxis], [60_000, 1])
+                return tf.sort(large[:200], axis=0)[0] + 0.0 * c, tf.reduce_sum(large)
+
+            x = tf.random.stateless_normal([60, 64, 64], [1, 2])
+            call = tf.function(lambda: tf_ti.scan(body, tf.zeros([64]), x))
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            for _ in range(40):
+                call()
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+            print(grown)
+            assert grown < 1_000_000, grown
+            """
+        )
+    )
+    result = run_python(program, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-3000:]
 
 
 def test_light_values_do_not_keep_heavy_ones_from_being_at_once(run_python, tmp_path):

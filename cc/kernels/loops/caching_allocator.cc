@@ -41,9 +41,14 @@ class ThreadCache {
  public:
   ~ThreadCache() {
     current() = nullptr;
+    Clear();
+  }
+
+  void Clear() {
     for (Block*& first : blocks_) {
       while (first != nullptr) std::free(std::exchange(first, first->next));
     }
+    kept_bytes_ = 0;
   }
 
   void* Take(int size_class) {
@@ -100,6 +105,8 @@ class CachingAllocator : public tensorflow::Allocator {
       }
       return AllocateAligned(kAlignment, BlockSize(size_class));
     }
+    // Kept blocks lie between those that are free, where a large block would find room.
+    if (ThreadCache* cache = ThreadCache::Get()) cache->Clear();
     return AllocateAligned(alignment, num_bytes);
   }
 
