@@ -184,7 +184,7 @@ def test_memory_stays_within_the_iterations_that_are_on_their_way(run_program):
 
 
 def test_small_values_that_are_kept_leave_room_for_large_ones(run_python, tmp_path):
-    """Temporaries of 15 MB, ten calls, where each thread has small values that it keeps."""
+    """Temporaries of 15 MB, of which nine iterations are on their way, and forty calls."""
     program = tmp_path / "large_program.py"
     program.write_text(
         textwrap.dedent(
@@ -208,8 +208,7 @@ def test_small_values_that_are_kept_leave_room_for_large_ones(run_python, tmp_pa
             for _ in range(40):
                 call()
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-            print(grown)
-            assert grown < 1_000_000, grown
+            assert grown < 1_500_000, grown
             """
         )
     )
