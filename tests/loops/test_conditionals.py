@@ -922,3 +922,30 @@ def test_gradients_of_rows_that_branches_gather_from_a_variable(kind, is_inside)
     found = tf.function(lambda ids: slopes(scanned, ids), autograph=False)(ids)
     for actual, expected in zip(found, slopes(one_by_one, ids), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+NOT_TAKEN = {
+    "a slice of more": lambda w: tf.slice(w, [1], [3]),
+    "a slice from before": lambda w: tf.slice(w, [-1], [1]),
+    "classes in no axis": lambda w: tf.raw_ops.OneHot(
+        indices=[1, 2], depth=3, on_value=w[0], off_value=0.0, axis=5
+    ),
+    "pads of several values": lambda w: tf.raw_ops.PadV2(
+        input=w, paddings=[[1, 1]], constant_values=[1.0]
+    ),
+    "the largest of none": lambda w: tf.cast(tf.argmax(w[:0]), tf.float32),
+}
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+@pytest.mark.parametrize("name", NOT_TAKEN)
+def test_branches_that_are_not_taken_may_have_wrong_extents(name, taken):
+    @tf.function(input_signature=[tf.TensorSpec([3]), tf.TensorSpec([], tf.int32)])
+    def call(w, k):
+        def body(i, s):
+            fails = lambda: s + tf.reduce_sum(NOT_TAKEN[name](w))  # noqa: E731 - autograph
+            return i + 1, tf.cond(i < k, lambda: s + 1.0, lambda: tf.cond(k > i, fails, lambda: s))
+
+        return tf_ti.while_loop(lambda i, s: i < 3, body, (0, 0.0))[1]
+
+    assert call(tf.ones([3]), taken) == taken

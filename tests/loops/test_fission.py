@@ -398,6 +398,31 @@ def test_all_operations_leave_the_loop(name):
     assert bodies_in(scan_all(name, True).graph) == [{"AddV2": 1}]
 
 
+OF_SIX_AXES = normal(*[2] * 6, seed=5)
+ONCE = {
+    "a gradient of a diagonal": lambda m: tf.gradients(tf.einsum("ii->i", m) ** 2, m)[0],
+    "a diagonal of a product": lambda m: tf.raw_ops.Einsum(inputs=[m, m], equation="ij,jk->iik"),
+    "a softmax of six axes": lambda m: tf.nn.softmax(OF_SIX_AXES + m[0, 0]),
+}
+
+
+@pytest.mark.parametrize("is_captured", [True, False])
+@pytest.mark.parametrize("name", ONCE)
+def test_what_cannot_be_batched_stays(name, is_captured):
+    matrices = normal(3, 4, 4, seed=6)
+
+    def body(c, m):
+        y = ONCE[name](matrices[0] if is_captured else m)
+        return c * 0.5 + tf.reduce_sum(y), tf.reduce_sum(m)
+
+    @tf.function
+    def call(fuse):
+        return tf_ti.scan(body, 0.0, matrices, fuse=fuse)
+
+    for actual, expected in zip(call(True), call(False)):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
 STEPPED = {
     "reversed": lambda x: x[::-1],
     "every second column": lambda x: x[:, ::2],
@@ -661,6 +686,34 @@ FAILING = {
     "more waves": lambda n, e: tf.stop_gradient(
         tf.raw_ops.IRFFT2D(input=tf.complex(R, R), fft_length=[2, 99])
     ),
+    "a window of no images": lambda n, e: tf.nn.max_pool2d(
+        tf.zeros([0, 4, 4, 1]) + V[0, 0], 2, 1, "SAME"
+    ),
+    "a window of no volumes": lambda n, e: tf.nn.max_pool3d(
+        tf.zeros([0, 4, 4, 4, 1]) + V[0, 0], 2, 1, "VALID"
+    ),
+    "a window of no channels": lambda n, e: tf.raw_ops.AvgPool(
+        value=tf.zeros([1, 4, 4, 0]), ksize=[1, 2, 2, 1], strides=[1] * 4, padding="SAME"
+    ),
+    "a mirror of no rows": lambda n, e: tf.pad(tf.zeros([0, 4]), [[0, 0], [1, 1]], "REFLECT"),
+    "a band wider than the matrix": lambda n, e: tf.linalg.band_part(R, 99, 0),
+    "a slice of more": lambda n, e: tf.stop_gradient(tf.slice(V, [1, 0], [99, 1])),
+    "a slice from before": lambda n, e: tf.stop_gradient(tf.slice(V, [-1, 0], [1, 1])),
+    "four colors": lambda n, e: tf.raw_ops.AdjustHue(images=tf.zeros([2, 2, 4]), delta=0.1),
+    "hues": lambda n, e: tf.raw_ops.AdjustHue(images=tf.zeros([2, 2, 3]), delta=[0.1, 0.2]),
+    "colors of a number": lambda n, e: tf.image.rgb_to_hsv(tf.zeros([2, 2, n + 3])[..., :n]),
+    "a volume of more channels": lambda n, e: tf.nn.conv3d(
+        tf.zeros([1, 4, 4, 4, 4]), tf.zeros([2] * 5), [1] * 5, "SAME"
+    ),
+    "nothing on top": lambda n, e: tf.math.top_k(V, 0)[0],
+    "many axes": lambda n, e: tf.zeros([1] * 9) + tf.zeros([1] * 8 + [2]) + V[0, 0],
+    "classes in no axis": lambda n, e: tf.raw_ops.OneHot(
+        indices=[1, 2], depth=3, on_value=2.0, off_value=0.0, axis=5
+    ),
+    "pads of several values": lambda n, e: tf.raw_ops.PadV2(
+        input=V, paddings=[[1, 1], [0, 0]], constant_values=[1.0]
+    ),
+    "another shape": lambda n, e: tf.reshape(V, [n, 7]),
     "an inverse": lambda n, e: tf.linalg.inv(number(n) * R),
     "a solution": lambda n, e: tf.linalg.solve(number(n) * R, R),
 }

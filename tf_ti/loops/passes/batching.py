@@ -113,11 +113,13 @@ def check(op: tf.Operation, is_stacked: Sequence[bool]) -> None:
     rule = RULES.get(kind(op))
     if rule is None:
         raise Unknown(f"there is no rule for {op.type} of all iterations at once", op)
+    axes = max(t.shape.rank for t in (*op.inputs, *op.outputs))
     if not any(is_stacked):
         if rule.once is None:
             raise Unknown("to do it once is another thing than to do it in each iteration", op)
+        if axes > _FEWER_AXES.get(op.type, axes):
+            raise Unknown(f"TensorFlow's kernels do not take {axes} axes", op)
         return
-    axes = max(t.shape.rank for t in (*op.inputs, *op.outputs))
     if axes >= _FEWER_AXES.get(op.type, _MOST_AXES):
         raise Unknown(f"TensorFlow's kernels do not take {axes + 1} axes", op)
     if rule.stacked is not None:
@@ -421,6 +423,8 @@ def _batch_matmul(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]
 
 def _einsum(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     equation = op.get_attr("equation").decode()
+    if _repeats_result(equation):
+        return _tf.repeat_operation(op, tensors)
     free = next(c for c in "zyxwvutsrqponmlkjihgfedcba" if c not in equation)
     operands, result = equation.split("->")
     labels = [free * flag + label for flag, label in zip(is_stacked, operands.split(","))]
@@ -438,8 +442,16 @@ def _einsum_of(equation: str, tensors: Tensors) -> tf.Tensor:
     return tf.cast(tf.einsum(equation, *tensors), dtype)
 
 
+def _repeats_result(equation: str) -> bool:
+    """True of a gradient of a diagonal, which tf.einsum refuses."""
+    labels = equation.partition("->")[2].replace("...", "")
+    return len(set(labels)) < len(labels)
+
+
 def _of_einsum(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     equation = op.get_attr("equation").decode()
+    if _repeats_result(equation):
+        return "its result has a label twice"
     if set("zyxwvutsrqponmlkjihgfedcba") <= set(equation):
         return "it uses all letters"
     operands = equation.split("->")[0].split(",")

@@ -217,12 +217,10 @@ class _Check:
         is_of_integers = kind in _SAFE_OF_FLOATS and not all(t.dtype.is_floating for t in tensors)
         if is_of_integers and _static(op.outputs[0], known) is None:
             raise Unknown(f"a branch has {kind} of integers, which may fail", op)
-        if kind in ("ArgMax", "ArgMin") and not _elements(op.inputs[0]):
-            raise Unknown(f"a branch has {kind} of no elements, which may fail", op)
         if any(_static(tensor, known) is None for tensor in _operations.inputs(op, "aknrs")):
             raise Unknown(f"a branch has {kind} of positions or shapes that are not known", op)
-        if not _failing.right_axes_of(op, lambda tensor: _static(tensor, known)):
-            raise Unknown(f"a branch has {kind} of axes that are not known to be right", op)
+        if _failing.has_wrong_extents(op, lambda t: _static(t, known), lambda tensor: None):
+            raise Unknown(f"a branch has {kind} of axes or extents that may be wrong", op)
         # Its numbers have no known shape, but who reads them must know them.
         if kind == "BroadcastGradientArgs":
             return

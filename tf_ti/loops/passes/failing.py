@@ -14,13 +14,16 @@ from tf_ti import _operations, _tf
 
 # From a placeholder, the tensor that it gets from outside of its graph; None if that is not known.
 Outside = Callable[[tf.Tensor], tf.Tensor | None]
-ByExtents = Callable[[tf.Operation, Outside], bool]
+# From a tensor, its value if that is known, else None.
+ValueOf = Callable[[tf.Tensor], Any]
+ByExtents = Callable[[tf.Operation, ValueOf, Outside], bool]
 
 _NEVER_EMPTY = _operations.noted("never_empty")
 _OF_VALUES = _operations.of_kinds("Decomposition", "Solver") | {"GatherNd"}
 # Operations whose results are not negative where the values that they read are not.
 _COUNTS = (_operations.noted("polynomial") | {"Maximum"}) - {"Neg", "Sub"}
 _EXTENTS = _operations.of_kinds("Shape")
+_MOST_AXES = 5  # that all kernels take
 
 
 def may_fail(op: tf.Operation, is_stacked: Sequence[bool], outside: Outside) -> bool:
@@ -34,24 +37,29 @@ def may_fail(op: tf.Operation, is_stacked: Sequence[bool], outside: Outside) -> 
     is_once = not any(is_stacked)
     if op.type in _NEVER_EMPTY and not is_once:
         return True
-    if any(tf.get_static_value(t) is None for t in _operations.inputs(op, "ak")):
+    if any(t.shape.rank is None or t.shape.rank > _MOST_AXES for t in (*op.inputs, *op.outputs)):
         return True
-    if not right_axes_of(op, tf.get_static_value):
+    if any(tf.get_static_value(t) is None for t in _operations.inputs(op, "ak")):
         return True
     if not all(is_count(t, outside) for t in _operations.inputs(op, "s")):
         return True
-    if op.type in BY_EXTENTS and BY_EXTENTS[op.type](op, outside):
+    if has_wrong_extents(op, tf.get_static_value, outside):
         return True
     return is_once and _depends_on_values(op, outside)
 
 
-def right_axes_of(op: tf.Operation, value_of: Callable[[tf.Tensor], Any]) -> bool:
-    """True if all axes that an operation names, if it names any, are axes of its input.
+def has_wrong_extents(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
+    """True if axes that an operation names, or extents of its inputs, may be wrong.
 
-    Args:
-        op: the operation.
-        value_of: gives the value of a tensor that is known, else None.
+    Shape functions let some of them pass.
     """
+    if not _has_right_axes(op, value_of):
+        return True
+    return op.type in BY_EXTENTS and BY_EXTENTS[op.type](op, value_of, outside)
+
+
+def _has_right_axes(op: tf.Operation, value_of: ValueOf) -> bool:
+    """True if all axes that an operation names, if it names any, are axes of its input."""
     for tensor in _operations.inputs(op, "a"):
         axes, rank = value_of(tensor), _operations.inputs(op, "x")[0].shape.rank
         if axes is None or rank is None:
@@ -112,7 +120,7 @@ def _is_new_shape(op: tf.Operation, outside: Outside) -> bool:
     """True if elements, if there are none too, have the shape that a Reshape gives them."""
     known = tf.get_static_value(op.inputs[1])
     if known is None:
-        return is_count(op.inputs[1], outside)
+        return not op.inputs[0].shape.num_elements() and is_count(op.inputs[1], outside)
     return bool(np.all(known != 0)) or op.inputs[0].shape.is_fully_defined()
 
 
@@ -125,106 +133,137 @@ def _has_positions(op: tf.Operation) -> bool:
     return extent is not None and bool(np.all((0 <= indices) & (indices < extent)))
 
 
-def _has_elements(op: tf.Operation) -> bool:
-    """True if the elements that an operation looks for are there even if its input has few."""
-    if any(tf.get_static_value(position) is None for position in op.inputs[1:]):
-        return False
-    data = op.inputs[0].shape
-    if data.rank is None:
-        return False
-    if data.is_fully_defined():
-        return True
-    if op.type == "Slice":  # its shape function lets it have elements of none
-        begins, sizes = map(tf.get_static_value, op.inputs[1:])
-        parts = zip(data.as_list(), begins, sizes)
-        return all(d is not None or (begin == 0 and size <= 0) for d, begin, size in parts)
-    with _tf.FuncGraph("tf_ti_few_elements").as_default():
-        few = tf.compat.v1.placeholder(op.inputs[0].dtype, [d or 0 for d in data.as_list()])
-        rest = [tf.constant(tf.get_static_value(t), t.dtype) for t in op.inputs[1:]]
-        try:
-            _tf.repeat_operation(op, [few, *rest])
-        except (ValueError, tf.errors.OpError):
-            return False
-    return True
-
-
 # --- by extents ----------------------------------------------------------------------------------
 
 
-def _by_axes(axes: slice) -> ByExtents:
-    """The extents of these axes of the first input must be known."""
-    return lambda op, outside: not op.inputs[0].shape[axes].is_fully_defined()
+def _by_all(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
+    """All extents must be known, and there must be elements."""
+    return not op.inputs[0].shape.num_elements()
 
 
-def _by_pixels(op: tf.Operation, outside: Outside) -> bool:
+def _by_matrix(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
+    """The extents of the matrix must be known, and a band within them."""
+    dims = op.inputs[0].shape.as_list()[-2:]
+    if None in dims or op.type != "MatrixBandPart":
+        return None in dims
+    bands = [value_of(t) for t in op.inputs[1:]]
+    return any(n is None or np.size(n) > 1 or n > d for n, d in zip(bands, dims))
+
+
+def _by_pixels(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
     """There must be pixels, before and after, and a scale."""
-    numbers = [tf.get_static_value(t) for t in op.inputs[1:3]]
+    numbers = [value_of(t) for t in op.inputs[1:3]]
     dims = op.inputs[0].shape.as_list()[1:]
     return not all(dims) or any(n is None or not np.all(n > 0) for n in numbers)
 
 
-def _by_lengths(op: tf.Operation, outside: Outside) -> bool:
+def _by_colors(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
+    """There must be three colors, and one number."""
+    is_number = all(t.shape.rank == 0 for t in op.inputs[1:])
+    return not is_number or op.inputs[0].shape.as_list()[-1] != 3
+
+
+def _by_scalars(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
+    """Values beside the first input must be single numbers, and a new axis be one of the result."""
+    if op.type == "OneHot":
+        rank = op.outputs[0].shape.rank
+        if rank is None or not -1 <= op.get_attr("axis") < rank:
+            return True
+    return any(t.shape.rank != 0 for t in _operations.inputs(op, "x") if t is not op.inputs[0])
+
+
+def _by_lengths(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
     """As many elements must be there as are transformed."""
-    lengths = tf.get_static_value(op.inputs[1]).tolist()
+    lengths = value_of(op.inputs[1])
+    if lengths is None:
+        return True
     given = op.inputs[0].shape.as_list()[-len(lengths) :]
     if op.type.startswith("I"):
         given[-1] = None if given[-1] is None else 2 * given[-1] - 1
     return not all(n is not None and 0 < length <= n for n, length in zip(given, lengths))
 
 
-def _by_windows(op: tf.Operation, outside: Outside) -> bool:
+def _by_windows(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
     """The extents must be known that decide whether filters fit images."""
     images, filters = (t.shape for t in op.inputs)
-    if images.rank is None or not filters.num_elements():
+    if images.rank is None or not filters.num_elements() or _has_no_gradient(op):
         return True
-    if op.get_attr("padding") != b"SAME":
-        return not images[1:].is_fully_defined()
-    channels = 1 if op.get_attr("data_format") in (b"NCHW", b"NCDHW") else -1
-    return images.as_list()[channels] is None
+    axis = 1 if op.get_attr("data_format") in (b"NCHW", b"NCDHW") else -1
+    channels, of_filters = images.as_list()[axis], filters.as_list()[-2]
+    if channels is None or (op.type == "Conv3D" and channels != of_filters):
+        return True
+    return op.get_attr("padding") != b"SAME" and not images[1:].is_fully_defined()
 
 
-def _by_parts(op: tf.Operation, outside: Outside) -> bool:
+def _has_no_gradient(op: tf.Operation) -> bool:
+    is_explicit = op.get_attr("padding") == b"EXPLICIT"
+    return is_explicit and set(op.get_attr("dilations")) != {1}
+
+
+def _by_parts(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
     """The extent must be known that parts have together, and these."""
     (data,), (axis,) = (_operations.inputs(op, letter) for letter in "xa")
-    if any(tf.get_static_value(sizes) is None for sizes in _operations.inputs(op, "r")):
+    if any(value_of(numbers) is None for numbers in _operations.inputs(op, "ar")):
         return True
-    return _tf.known_extent(data, int(tf.get_static_value(axis))) is None
+    return _tf.known_extent(data, int(value_of(axis))) is None
 
 
-def _by_ends(op: tf.Operation, outside: Outside) -> bool:
+def _by_ends(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
     """A range must not begin after its end."""
-    start, limit, step = op.inputs
-    by = _tf.static_value(step)
-    if not by:
+    start, limit, step = map(value_of, op.inputs)
+    if not step:
         return True
-    low, high = (start, limit) if by > 0 else (limit, start)
-    known = _tf.static_value(low)
-    return not (known is not None and known <= 0 and is_count(high, outside))
+    low, high = (start, limit) if step > 0 else (limit, start)
+    if low is None or high is not None:
+        return low is None or low > high
+    return low > 0 or not is_count(op.inputs[1 if step > 0 else 0], outside)
 
 
-def _by_first_element(op: tf.Operation, outside: Outside) -> bool:
+def _by_first_element(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
     """There must be an element along the axis."""
-    return not _tf.known_extent(op.inputs[0], int(tf.get_static_value(op.inputs[1])))
+    axis = value_of(op.inputs[1])
+    return axis is None or not _tf.known_extent(op.inputs[0], int(axis))
 
 
-def _by_elements(op: tf.Operation, outside: Outside) -> bool:
-    return not _has_elements(op)
+def _by_elements(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
+    """The elements that an operation looks for must be there even if its input has few."""
+    numbers = [value_of(position) for position in op.inputs[1:]]
+    data = op.inputs[0].shape
+    if data.rank is None or any(number is None for number in numbers):
+        return True
+    if op.type == "TopKV2" and np.any(numbers[0] <= 0):  # its gradient fails
+        return True
+    if op.type == "Slice":  # its shape function lets it have elements that are not there
+        parts = zip(data.as_list(), *numbers)
+        return not all(
+            begin == 0 and size <= 0 if d is None else 0 <= begin <= begin + max(size, 0) <= d
+            for d, begin, size in parts
+        )
+    if data.is_fully_defined():
+        return False
+    with _tf.FuncGraph("tf_ti_few_elements").as_default():
+        few = tf.compat.v1.placeholder(op.inputs[0].dtype, [d or 0 for d in data.as_list()])
+        rest = [tf.constant(number, t.dtype) for number, t in zip(numbers, op.inputs[1:])]
+        try:
+            _tf.repeat_operation(op, [few, *rest])
+        except (ValueError, tf.errors.OpError):
+            return True
+    return False
 
 
 # Functions that tell whether extents may be wrong, by the names of operations that fail for some.
 BY_EXTENTS: dict[str, ByExtents] = {
+    **dict.fromkeys(("AdjustHue", "AdjustSaturation", "HSVToRGB", "RGBToHSV"), _by_colors),
     **dict.fromkeys(("ArgMax", "ArgMin"), _by_first_element),
-    **dict.fromkeys(
-        ("MatrixBandPart", "MatrixDiagPartV3", "MatrixSetDiagV3"), _by_axes(np.s_[-2:])
-    ),
+    **dict.fromkeys(("MatrixBandPart", "MatrixDiagPartV3", "MatrixSetDiagV3"), _by_matrix),
     **dict.fromkeys(("NthElement", "Slice", "Squeeze", "StridedSlice"), _by_elements),
-    **dict.fromkeys(("TopKV2", "Unpack"), _by_elements),
+    **dict.fromkeys(("OneHot", "PadV2"), _by_scalars),
     **dict.fromkeys(("Split", "SplitV"), _by_parts),
-    **dict.fromkeys(_operations.of_kinds("Filter"), _by_windows),
-    **dict.fromkeys(_operations.of_kinds("Pooling"), _by_axes(np.s_[:])),
-    **dict.fromkeys(_operations.of_kinds("Resizing"), _by_pixels),
+    **dict.fromkeys(("TopKV2", "Unpack"), _by_elements),
     **dict.fromkeys(_operations.names(lambda row: "RFFT" in row.name), _by_lengths),
-    "MirrorPad": _by_axes(np.s_[:]),
+    **dict.fromkeys(_operations.of_kinds("Filter"), _by_windows),
+    **dict.fromkeys((*_operations.of_kinds("Pooling"), "MirrorPad"), _by_all),
+    **dict.fromkeys(_operations.of_kinds("Resizing"), _by_pixels),
     "Range": _by_ends,
-    "Reshape": lambda op, outside: False,
+    "Reshape": lambda op, value_of, outside: False,
 }
