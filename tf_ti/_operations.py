@@ -10,11 +10,11 @@ from tf_ti._library import LOWERED, OPERATIONS as _ROWS
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """A row; operations.inc says what its columns are.
+    """A row. The table itself, operations.inc, explains the columns.
 
     Attributes:
         name: the type that TensorFlow has for the operation.
-        kind: what the operation makes of its inputs.
+        kind: as `OperationKind` in operations.h.
         inputs: a letter for each input; a letter with * behind it is for any number of them.
         fails: when the kernel refuses inputs.
         notes: words.
@@ -55,7 +55,7 @@ def noted(note: str) -> frozenset[str]:
 
 
 def positions(op: tf.Operation, letters: str) -> list[int]:
-    """The positions of an operation's inputs whose letter is one of some; none without a row."""
+    """The positions of the inputs that have one of some letters; none if there is no row."""
     row = OPERATIONS.get(op.type)
     if row is None:
         return []

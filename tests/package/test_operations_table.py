@@ -94,7 +94,7 @@ INTEGERS = {tf.int8, tf.int16, tf.int32, tf.int64, tf.uint16}
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_inputs_are_those_of_tensorflow(name):
-    """As many, and those that are numbers have types of integers alone."""
+    """The row has as many letters, and inputs that hold numbers have types of integers alone."""
     definition = op_def_registry.get(name)
     row = ROWS[name]
     assert len(row.inputs) == len(definition.input_arg)
@@ -116,7 +116,7 @@ def test_what_fails_of_integers_fails_for_some_of_them_alone(name):
     make = getattr(tf.raw_ops, name)
     right, wrong = ([2], [-3]) if name == "Pow" else ([2], [0])
     np.testing.assert_equal(make(x=[5], y=right).shape, [1])
-    # Of the truncating ones TensorFlow's error is an internal one.
+    # TensorFlow's truncating operations raise an internal error.
     is_truncating = name in ("TruncateDiv", "TruncateMod")
     error = tf.errors.InternalError if is_truncating else tf.errors.InvalidArgumentError
     with pytest.raises(error):

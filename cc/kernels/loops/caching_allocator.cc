@@ -105,7 +105,7 @@ class CachingAllocator : public tensorflow::Allocator {
       }
       return AllocateAligned(kAlignment, BlockSize(size_class));
     }
-    // Kept blocks lie between those that are free, where a large block would find room.
+    // Blocks that are kept cut the free memory around them into parts too small for a large block.
     if (ThreadCache* cache = ThreadCache::Get()) cache->Clear();
     return AllocateAligned(alignment, num_bytes);
   }

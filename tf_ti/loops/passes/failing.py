@@ -173,7 +173,7 @@ def _by_scalars(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
 
 
 def _by_lengths(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
-    """As many elements must be there as are transformed."""
+    """The input must have as many elements as the transform reads."""
     lengths = value_of(op.inputs[1])
     if lengths is None:
         return True
