@@ -473,7 +473,7 @@ def test_memory_grows_as_the_length(run_program):
             peaks.append(peak())
         few, many = (each - peaks[0] for each in peaks[1:])
         assert few < 10 * 10_000, peaks  # in kB: ten arrays of all steps
-        assert many < 5 * max(few, 10_000), peaks
+        assert many < 8 * max(few, 10_000), peaks  # of four times the steps
         """
     )
 
