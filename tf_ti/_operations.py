@@ -55,7 +55,7 @@ def noted(note: str) -> frozenset[str]:
 
 
 def positions(op: tf.Operation, letters: str) -> list[int]:
-    """The positions of the inputs that have one of some letters; none if there is no row."""
+    """The positions of the inputs whose letter is in `letters`. An unknown operation has none."""
     row = OPERATIONS.get(op.type)
     if row is None:
         return []

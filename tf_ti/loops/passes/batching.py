@@ -483,12 +483,17 @@ def _images(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> T
     return [reshape(made, [count, batch, *extents(made)[1:]])]
 
 
+def has_no_gradient(op: tf.Operation) -> bool:
+    """True for a convolution with dilations beside paddings of its own."""
+    is_explicit = op.type in _FILTERS and op.get_attr("padding") == b"EXPLICIT"
+    return is_explicit and set(op.get_attr("dilations")) != {1}
+
+
 def _of_other_layout(*known: bytes) -> Callable[[tf.Operation, Sequence[bool]], str | None]:
     def misfit(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
         layout = op.get_attr("data_format")
-        if op.type in _FILTERS and op.get_attr("padding") == b"EXPLICIT":
-            if set(op.get_attr("dilations")) != {1}:
-                return "TensorFlow has no gradient of it"
+        if has_no_gradient(op):
+            return "TensorFlow has no gradient of it"
         return None if layout in known else f"its layout is {layout.decode()}"
 
     return misfit

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _operations, _tf
+from tf_ti.loops.passes import batching as _batching
 
 # From a placeholder, the tensor that it gets from outside of its graph; None if that is not known.
 Outside = Callable[[tf.Tensor], tf.Tensor | None]
@@ -164,7 +165,7 @@ def _by_colors(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
 
 
 def _by_scalars(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
-    """Values beside the first input must be single numbers, and a new axis be one of the result."""
+    """Inputs beside the first must be single numbers. A new axis must be one of the result."""
     if op.type == "OneHot":
         rank = op.outputs[0].shape.rank
         if rank is None or not -1 <= op.get_attr("axis") < rank:
@@ -186,18 +187,13 @@ def _by_lengths(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
 def _by_windows(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
     """The extents must be known that decide whether filters fit images."""
     images, filters = (t.shape for t in op.inputs)
-    if images.rank is None or not filters.num_elements() or _has_no_gradient(op):
+    if images.rank is None or not filters.num_elements() or _batching.has_no_gradient(op):
         return True
     axis = 1 if op.get_attr("data_format") in (b"NCHW", b"NCDHW") else -1
     channels, of_filters = images.as_list()[axis], filters.as_list()[-2]
     if channels is None or (op.type == "Conv3D" and channels != of_filters):
         return True
     return op.get_attr("padding") != b"SAME" and not images[1:].is_fully_defined()
-
-
-def _has_no_gradient(op: tf.Operation) -> bool:
-    is_explicit = op.get_attr("padding") == b"EXPLICIT"
-    return is_explicit and set(op.get_attr("dilations")) != {1}
 
 
 def _by_parts(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
