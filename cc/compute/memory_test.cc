@@ -10,6 +10,7 @@
 
 #include "cc/compute/buffer.h"
 #include "cc/compute/product.h"
+#include "cc/compute/program/builder.h"
 #include "cc/compute/program/program.h"
 #include "cc/compute/testing/failing_memory.h"
 
@@ -84,11 +85,12 @@ TEST(MemoryTest, Programs) {
   RunOutOfMemory({Written(&out), Written(&sums)}, false, [&](Parallel* parallel) {
     ProgramBuilder builder;
     const View given = builder.AddInput(ElementType::kFloat, {kRows, kColumns});
-    const View exp = builder.Apply(Operation::kExp, {given});
-    const View tanh = builder.Apply(Operation::kTanh, {builder.Apply(Operation::kMul, {exp, exp})});
-    builder.AddOutput(builder.Apply(Operation::kAdd, {tanh, given}));
-    builder.AddOutput(builder.Reduce(Operation::kSum, tanh, 1, ElementType::kFloat));
-    const Program program(builder);
+    const View exp = *builder.Apply(Operation::kExp, {given});
+    const View tanh =
+        *builder.Apply(Operation::kTanh, {*builder.Apply(Operation::kMul, {exp, exp})});
+    builder.AddOutput(*builder.Apply(Operation::kAdd, {tanh, given}));
+    builder.AddOutput(*builder.Reduce(Operation::kSum, tanh, 1, ElementType::kFloat));
+    const Program program(builder.steps());
     ProgramRun run(program);
     run.SetInput(0, x.data());
     run.SetOutput(0, out.data());

@@ -43,7 +43,7 @@ Loops MergeLoops(const std::vector<View>& views) {
   return loops;
 }
 
-Loops LoopsOf(const ProgramBuilder::Step& step) {
+Loops LoopsOf(const ProgramSteps::Step& step) {
   Loops loops = MergeLoops(step.views);
   for (size_t k = 1; k < step.views.size(); ++k) {
     const int64_t stride = loops.strides[k][0];
@@ -66,7 +66,7 @@ Loops LoopsOf(const ProgramBuilder::Step& step) {
   return loops;
 }
 
-int64_t InstructionsOf(const ProgramBuilder::Step& step) {
+int64_t InstructionsOf(const ProgramSteps::Step& step) {
   if (step.views[0].rank() < kMostLoops || !IsElementwise(step.operation)) return 1;
   const Dims sizes = LoopsOf(step).sizes;
   return CountOf(Dims(sizes.begin() + std::min<size_t>(sizes.size(), kMostLoops), sizes.end()));

@@ -2,9 +2,12 @@
 #ifndef TF_TI_CC_COMPUTE_PROGRAM_MERGED_LOOPS_H_
 #define TF_TI_CC_COMPUTE_PROGRAM_MERGED_LOOPS_H_
 
+#include <cstdint>
 #include <vector>
 
-#include "cc/compute/program/program.h"
+#include "cc/compute/program/instructions.h"
+#include "cc/compute/program/steps.h"
+#include "cc/compute/program/view.h"
 
 namespace tf_ti {
 
@@ -20,10 +23,10 @@ Loops MergeLoops(const std::vector<View>& views);
 
 // The loops that an elementwise step runs: where no kernel takes the operands as they lie, rows of
 // one element. An instruction has kMostLoops; the loops beyond have the smallest sizes.
-Loops LoopsOf(const ProgramBuilder::Step& step);
+Loops LoopsOf(const ProgramSteps::Step& step);
 
 // The number of a step's instructions: one for each turn of the loops beyond kMostLoops.
-int64_t InstructionsOf(const ProgramBuilder::Step& step);
+int64_t InstructionsOf(const ProgramSteps::Step& step);
 // The same for the step that copies a view's elements one behind the other.
 int64_t InstructionsOfCopy(const View& view);
 

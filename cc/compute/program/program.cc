@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "cc/compute/program/merged_loops.h"
@@ -18,299 +17,27 @@ constexpr int64_t kLine = 64;
 
 int64_t Rounded(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-// True if what a product of matrices adds up lies side by side, and the right factor's columns do
-// not.
-bool AreDots(const View& left, const View& right) {
-  const int64_t size = SizeOf(left.type);
-  // No stride matters along one element: BroadcastTo makes it 0.
-  return (left.dims[2] == 1 || left.strides[2] == size) &&
-         (right.dims[1] == 1 || right.strides[1] == size) &&
-         (right.dims[2] == 1 || right.strides[2] != size);
-}
-
-bool IsTest(Operation operation) {
-  return (operation >= Operation::kIsNan && operation <= Operation::kLogicalNot) ||
-         (operation >= Operation::kEqual && operation <= Operation::kLogicalOr);
-}
-
 }  // namespace
 
-int ProgramBuilder::AddBlock(Storage storage, int64_t bytes, bool stays) {
-  Block block;
-  block.storage = storage;
-  block.bytes = bytes;
-  block.stays = stays;
-  blocks_.push_back(std::move(block));
-  return static_cast<int>(blocks_.size()) - 1;
-}
-
-View ProgramBuilder::AddInput(ElementType type, const Dims& dims, bool stays) {
-  View view = View::Whole(-1, StoredAs(type), dims);
-  view.block = AddBlock(Storage::kInput, view.bytes(), stays);
-  blocks_.back().number = num_inputs_++;
-  return Converted(view, type);
-}
-
-View ProgramBuilder::AddConstant(ElementType type, const Dims& dims, const void* elements) {
-  View view = View::Whole(-1, StoredAs(type), dims);
-  view.block = AddBlock(Storage::kConstant, view.bytes(), /*stays=*/true);
-  const char* const bytes = static_cast<const char*>(elements);
-  blocks_.back().constant.assign(bytes, bytes + view.bytes());
-  return Converted(view, type);
-}
-
-View ProgramBuilder::AddResult(ElementType type, const Dims& dims) {
-  View view = View::Whole(-1, type, dims);
-  view.block = AddBlock(Storage::kTemporary, view.bytes(), /*stays=*/false);
-  return view;
-}
-
-View ProgramBuilder::Contiguous(const View& view) {
-  return view.IsContiguous() ? view : Copied(view);
-}
-
-View ProgramBuilder::Emit(Operation operation, ElementType from, std::vector<View> views) {
-  const View result = views[0];
-  steps_.push_back({operation, from, result.type, std::move(views)});
-  blocks_[result.block].stays = Stays(steps_.back());
-  blocks_[result.block].is_written = true;
-  most_instructions_ = std::max(most_instructions_, InstructionsOf(steps_.back()));
-  return result;
-}
-
-bool ProgramBuilder::Stays(const Step& step) const {
-  return std::all_of(step.views.begin() + 1, step.views.end(),
-                     [&](const View& view) { return blocks_[view.block].stays; });
-}
-
-void ProgramBuilder::CopyInto(const View& from, const View& to) {
-  if (to.count() == 0) return;
-  const bool was_written = blocks_[to.block].is_written;
-  const bool stays = blocks_[to.block].stays;
-  Emit(Operation::kCopy, from.type, {to, from.BroadcastTo(to.dims)});
-  // Parts that do not stay make all of it not stay.
-  if (was_written) blocks_[to.block].stays = blocks_[to.block].stays && stays;
-}
-
-View ProgramBuilder::Apply(Operation operation, const std::vector<View>& operands) {
-  const ElementType from = operands.back().type;
-  const ElementType to = IsTest(operation) ? ElementType::kBool : from;
-  Dims dims = operands[0].dims;
-  for (const View& operand : operands) {
-    if (!BroadcastDims(dims, operand.dims, &dims)) return View();
-  }
-  if (FindKernel(operation, from, to, 0) == nullptr) return View();
-  const View result = AddResult(to, dims);
-  if (result.count() == 0) {
-    blocks_[result.block].stays = true;
-    return result;
-  }
-  std::vector<View> views = {result};
-  for (const View& operand : operands) views.push_back(operand.BroadcastTo(dims));
-  // Elements that neither lie side by side in the innermost loop nor are one number there are
-  // copied, and such a number too where there is no kernel for it.
-  for (bool is_right = false; !is_right;) {
-    int layout = 0;
-    is_right = true;
-    const Loops loops = MergeLoops(views);
-    for (size_t k = 1; k < views.size(); ++k) {
-      const int64_t stride = loops.strides[k][0];
-      if (stride == 0) layout |= 1 << (k - 1);
-      if (stride == 0 || stride == SizeOf(views[k].type)) continue;
-      views[k] = Copied(views[k]);
-      is_right = false;
-    }
-    if (!is_right || FindKernel(operation, from, to, layout) != nullptr) continue;
-    const size_t k = layout & 1 ? 1 : layout & 2 ? 2 : 3;
-    views[k] = Copied(views[k]);
-    is_right = false;
-  }
-  return Rounded(Emit(operation, from, std::move(views)), operation);
-}
-
-View ProgramBuilder::Copied(const View& view) {
-  const View result = AddResult(view.type, view.dims);
-  CopyInto(view, result);
-  return result;
-}
-
-View ProgramBuilder::Cast(const View& operand, ElementType to) {
-  if (IsHalf(operand.type)) {
-    View wide = operand;
-    wide.type = ElementType::kFloat;
-    return operand.type == to ? operand : Cast(wide, to);
-  }
-  if (IsHalf(to)) return RoundedTo(to, Converted(operand, ElementType::kFloat));
-  return Converted(operand, to);
-}
-
-View ProgramBuilder::Converted(const View& view, ElementType to) {
-  if (view.type == to) return view;
-  const View result = AddResult(to, view.dims);
-  if (result.count() == 0) {
-    blocks_[result.block].stays = true;
-    return result;
-  }
-  return Emit(Operation::kCast, view.type, {result, Contiguous(view)});
-}
-
-View ProgramBuilder::Rounded(const View& view, Operation operation) {
-  return IsHalf(view.type) && MustRound(operation) ? RoundedTo(view.type, view) : view;
-}
-
-View ProgramBuilder::RoundedTo(ElementType to, const View& view) {
-  View wide = view;
-  wide.type = ElementType::kFloat;
-  const bool is_half = to == ElementType::kHalf;
-  View rounded = Apply(is_half ? Operation::kToHalf : Operation::kToBFloat16, {wide});
-  rounded.type = to;
-  return rounded;
-}
-
-View ProgramBuilder::Reduce(Operation operation, const View& operand, int dim, ElementType to) {
-  if (FindKernel(operation, operand.type, to, 0) == nullptr) return View();
-  Dims dims = operand.dims;
-  dims[dim] = 1;
-  const View result = AddResult(to, dims);
-  if (result.count() == 0) {
-    blocks_[result.block].stays = true;
-    return result;
-  }
-  const View whole = Contiguous(operand);
-  // [others, reduced, side by side].
-  const int64_t size = operand.dims[dim];
-  int64_t inner = 1;
-  for (int d = dim + 1; d < operand.rank(); ++d) inner *= operand.dims[d];
-  const int64_t outer = result.count() / inner;
-  View to_view = result.Reshape({outer, 1, inner});
-  to_view.strides[1] = 0;
-  Emit(operation, operand.type, {to_view, whole.Reshape({outer, size, inner})});
-  return Rounded(result, operation);
-}
-
-View ProgramBuilder::Multiply(const View& left, const View& right) {
-  View a = left, b = right;
-  if (FindKernel(Operation::kMatMul, a.type, a.type, 0) == nullptr || a.type != b.type) {
-    return View();
-  }
-  const int rank = std::max(a.rank(), b.rank());
-  if (a.rank() < 2 || b.rank() < 2 || rank > 3) return View();
-  for (View* const view : {&a, &b}) {
-    if (view->rank() < 3) *view = view->WithDim(0);
-  }
-  const int64_t batch = std::max(a.dims[0], b.dims[0]);
-  const int64_t rows = a.dims[1], depth = a.dims[2], columns = b.dims[2];
-  if (b.dims[1] != depth || a.count() == 0 || b.count() == 0) return View();
-  if ((a.dims[0] != 1 && a.dims[0] != batch) || (b.dims[0] != 1 && b.dims[0] != batch)) {
-    return View();
-  }
-  // Columns of the right factor lie side by side, as in a copy, unless dot products take less time.
-  const bool copies_once = blocks_[b.block].stays;
-  const bool are_dots = AreDots(a, b) && (columns == 1 || (!copies_once && 2 * rows <= depth));
-  if (columns > 1 && !are_dots && b.strides[2] != SizeOf(b.type)) b = Copied(b);
-  View result = AddResult(a.type, {batch, rows, columns});
-  View out = result;
-  a = a.BroadcastTo({batch, rows, depth});
-  b = b.BroadcastTo({batch, depth, columns});
-  // Of one column, the transposed product.
-  if (columns == 1 && are_dots) {
-    const std::vector<int> turned = {0, 2, 1};
-    out = out.Transpose(turned);
-    std::swap(a, b);
-    a = a.Transpose(turned);
-    b = b.Transpose(turned);
-  }
-  Emit(Operation::kMatMul, a.type, {out, a, b});
-  result = Rounded(result, Operation::kMatMul);
-  return rank == 3 ? result : result.WithoutDim(0);
-}
-
-View ProgramBuilder::Gather(const View& rows, const View& indices, int dim, bool is_batched) {
-  const Dims before(rows.dims.begin(), rows.dims.begin() + dim);
-  const Dims chosen(indices.dims.begin() + (is_batched ? dim : 0), indices.dims.end());
-  const Dims after(rows.dims.begin() + dim + 1, rows.dims.end());
-  const int64_t outer = CountOf(before), count = CountOf(chosen), inner = CountOf(after);
-  Dims dims = before;
-  dims.insert(dims.end(), chosen.begin(), chosen.end());
-  dims.insert(dims.end(), after.begin(), after.end());
-  const View result = AddResult(rows.type, dims);
-  if (result.count() == 0) {
-    blocks_[result.block].stays = true;
-    return result;
-  }
-  const View places = Contiguous(indices).Reshape({is_batched ? outer : 1, count, 1});
-  // [before, rows, after], copied unless the elements of a row lie side by side.
-  std::optional<View> from = rows.Merged(dim + 1, static_cast<int>(after.size()));
-  if (from.has_value()) from = from->Merged(0, dim);
-  if (!from.has_value() || (inner > 1 && from->strides[2] != SizeOf(rows.type))) {
-    from = Contiguous(rows).Reshape({outer, rows.dims[dim], inner});
-  }
-  Emit(Operation::kGather, indices.type,
-       {result.Reshape({outer, count, inner}), *from, places.BroadcastTo({outer, count, 1})});
-  return result;
-}
-
-void ProgramBuilder::AddOutput(const View& view) {
-  const int number = num_outputs_++;
-  // In place, where it is the whole of a result of its own.
-  Block* const block = &blocks_[view.block];
-  if (!IsHalf(view.type) && block->storage == Storage::kTemporary && !block->stays &&
-      view.offset == 0 && view.bytes() == block->bytes && view.IsContiguous()) {
-    block->storage = Storage::kOutput;
-    block->number = number;
-    return;
-  }
-  View output = View::Whole(-1, StoredAs(view.type), view.dims);
-  output.block = AddBlock(Storage::kOutput, output.bytes(), /*stays=*/false);
-  blocks_.back().number = number;
-  if (output.count() == 0) return;
-  if (IsHalf(view.type)) {
-    Emit(Operation::kCast, view.type, {output, Contiguous(view)});
-  } else {
-    Emit(Operation::kCopy, view.type, {output, view});
-  }
-  blocks_[output.block].stays = false;
-}
-
-ProgramBuilder ProgramBuilder::WithoutDeadSteps() const {
-  std::vector<bool> is_read(blocks_.size());
-  for (size_t b = 0; b < blocks_.size(); ++b) is_read[b] = blocks_[b].storage == Storage::kOutput;
-  ProgramBuilder result = *this;
-  result.steps_.clear();
-  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
-    if (!is_read[step->views[0].block]) continue;
-    for (const View& view : step->views) is_read[view.block] = true;
-    result.steps_.push_back(*step);
-  }
-  std::reverse(result.steps_.begin(), result.steps_.end());
-  for (size_t b = 0; b < blocks_.size(); ++b) {
-    if (is_read[b] || blocks_[b].storage != Storage::kConstant) continue;
-    result.blocks_[b].bytes = 0;
-    result.blocks_[b].constant.clear();
-  }
-  return result;
-}
-
-Program::Program(const ProgramBuilder& given, int64_t red_zone, const TileLimits& limits)
-    : num_inputs_(given.num_inputs_),
-      num_outputs_(given.num_outputs_),
+Program::Program(const ProgramSteps& given, int64_t red_zone, const TileLimits& limits)
+    : num_inputs_(given.num_inputs),
+      num_outputs_(given.num_outputs),
       thread_time_(limits.thread),
-      of_inputs_(given.num_inputs_),
-      of_outputs_(given.num_outputs_) {
-  const ProgramBuilder live = given.WithoutDeadSteps();
-  const ProgramBuilder builder = WideningFinder(SourceFinder(live, limits).Find()).Find();
-  const std::vector<TileGroup> groups = TileFinder(builder, limits).Find();
+      of_inputs_(given.num_inputs),
+      of_outputs_(given.num_outputs) {
+  const ProgramSteps steps = WideningParts(ReadingSources(WithoutDeadSteps(given), limits.copies));
+  const std::vector<TileGroup> groups = FindTileGroups(steps, limits);
   for (const bool in_prologue : {true, false}) {
-    for (const ProgramBuilder::Step& step : builder.steps_) {
+    for (const ProgramSteps::Step& step : steps.steps) {
       if (!in_prologue && !groups.empty()) break;
-      const bool stays = builder.blocks_[step.views[0].block].stays;
+      const bool stays = steps.ResultOf(step).stays;
       if (stays == in_prologue) AddStep(step);
       if (stays == in_prologue && !stays) time_ += TimeOf(step);
     }
     if (in_prologue) num_in_prologue_ = instructions_.size();
   }
   for (const TileGroup& group : groups) AddGroup(group);
-  Plan(builder, red_zone);
+  Plan(steps, red_zone);
 }
 
 void Program::AddGroup(const TileGroup& group) {
@@ -340,12 +67,12 @@ void Program::AddGroup(const TileGroup& group) {
   part.end = static_cast<int>(instructions_.size());
   if (rest > 0) add(part.num_tiles * tile, rest);
   part.last = static_cast<int>(instructions_.size());
-  for (const ProgramBuilder::Step& step : group.steps) part.time += TimeOf(step);
+  for (const ProgramSteps::Step& step : group.steps) part.time += TimeOf(step);
   time_ += part.time;
   parts_.push_back(part);
 }
 
-void Program::AddStep(const ProgramBuilder::Step& step) {
+void Program::AddStep(const ProgramSteps::Step& step) {
   Instruction instruction{};
   std::fill_n(instruction.sizes, kMostLoops, 1);
   Loops loops;
@@ -412,9 +139,9 @@ void Program::AddStep(const ProgramBuilder::Step& step) {
   }
 }
 
-void Program::Plan(const ProgramBuilder& builder, int64_t red_zone) {
-  using Storage = ProgramBuilder::Storage;
-  const int num_blocks = static_cast<int>(builder.blocks_.size());
+void Program::Plan(const ProgramSteps& steps, int64_t red_zone) {
+  using Storage = ProgramSteps::Storage;
+  const int num_blocks = static_cast<int>(steps.blocks.size());
   const int num_instructions = static_cast<int>(instructions_.size());
   // What the prologue computes lives as long as the run.
   std::vector<Life> lives(num_blocks), inside(num_blocks);
@@ -439,7 +166,7 @@ void Program::Plan(const ProgramBuilder& builder, int64_t red_zone) {
         lives[block].last = std::max(lives[block].last, part.last - 1);
       } else if (inside[block].bytes == 0) {
         Life& life = inside[block];
-        life.bytes = (builder.blocks_[block].bytes + part.num_tiles - 1) / part.num_tiles;
+        life.bytes = (steps.blocks[block].bytes + part.num_tiles - 1) / part.num_tiles;
         // The last tile has the memory of the others.
         const int length = part.end - part.begin;
         if (part.last - part.end == length) {
@@ -455,7 +182,7 @@ void Program::Plan(const ProgramBuilder& builder, int64_t red_zone) {
   int64_t constant_bytes = 0;
   std::vector<int> order;
   for (int b = 0; b < num_blocks; ++b) {
-    const ProgramBuilder::Block& block = builder.blocks_[b];
+    const ProgramSteps::Block& block = steps.blocks[b];
     lives[b].bytes = block.bytes;
     if (block.storage == Storage::kConstant) {
       lives[b].offset = constant_bytes;
@@ -469,7 +196,7 @@ void Program::Plan(const ProgramBuilder& builder, int64_t red_zone) {
   for (const int b : order) lives_.push_back(lives[b]);
   constants_ = Buffer<char>(constant_bytes);
   for (int b = 0; b < num_blocks; ++b) {
-    const ProgramBuilder::Block& block = builder.blocks_[b];
+    const ProgramSteps::Block& block = steps.blocks[b];
     if (block.storage == Storage::kConstant) {
       std::copy(block.constant.begin(), block.constant.end(), constants_.data() + lives[b].offset);
     }
@@ -484,7 +211,7 @@ void Program::Plan(const ProgramBuilder& builder, int64_t red_zone) {
         instructions_[i].at[k] = reinterpret_cast<char*>(offset);
         continue;
       }
-      const ProgramBuilder::Block& block = builder.blocks_[operand.block];
+      const ProgramSteps::Block& block = steps.blocks[operand.block];
       const Place place = {i, k, operand.offset};
       switch (block.storage) {
         case Storage::kInput:

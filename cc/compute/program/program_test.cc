@@ -6,10 +6,12 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cc/compute/program/builder.h"
 #include "cc/compute/program/testing/reference.h"
 #include "cc/compute/testing/buffers.h"
 #include "cc/compute/testing/random.h"
@@ -197,7 +199,7 @@ class Case {
     TileLimits limits;
     if (random_->Chance(0.6)) limits = {0, 0, 0, 0.1, random_->Int(1, 300)};  // whatever it costs
     if (random_->Chance(0.6)) limits.copies = -1e9;  // as few copies as there can be
-    const Program program(builder, random_->Pick({0, 64, 192}), limits);
+    const Program program(builder.steps(), random_->Pick({0, 64, 192}), limits);
     ProgramRun run(program);
     std::vector<std::unique_ptr<Guarded<char>>> results;
     for (size_t i = 0; i < inputs_.size(); ++i) run.SetInput(i, inputs_[i]->data());
@@ -288,7 +290,7 @@ TEST(Program, EachElementwiseOperationIsThatOfNumbersOneByOne) {
             RandomArray(is_condition ? ElementType::kBool : type, Narrowed(dims, random), random));
         views.push_back(one.Add(arrays.back()));
       }
-      one.AddOutput(one.builder.Apply(operation, views));
+      one.AddOutput(*one.builder.Apply(operation, views));
       ExpectAlike(one.Run()[0], ApplyPlainly(operation, arrays), UlpsOf(operation, type),
                   NameOf(operation));
     }
@@ -312,7 +314,7 @@ TEST(Program, RowsOfEachCountAreThatOfNumbersOneByOne) {
               RandomArray(is_condition ? ElementType::kBool : type, {is_one ? 1 : count}, &random));
           views.push_back(one.Add(arrays.back()));
         }
-        one.AddOutput(one.builder.Apply(operation, views));
+        one.AddOutput(*one.builder.Apply(operation, views));
         ExpectAlike(one.Run()[0], ApplyPlainly(operation, arrays), UlpsOf(operation, type),
                     NameOf(operation));
       }
@@ -343,7 +345,7 @@ TEST(Program, FunctionsOfZerosAndOfWhatIsNotFiniteAreThoseOfC) {
         const Array x = Row(type, numbers);
         const Array expected = ApplyPlainly(operation, {x});
         Case one(&random);
-        one.AddOutput(one.builder.Apply(operation, {one.Add(x)}));
+        one.AddOutput(*one.builder.Apply(operation, {one.Add(x)}));
         const Array found = one.Run()[0];
         ExpectAlike(found, expected, UlpsOf(operation, type), NameOf(operation));
         for (size_t i = 0; i < expected.reals.size(); ++i) {
@@ -370,7 +372,7 @@ TEST(Program, NoGradientPassesWhereNoneArrives) {
           Case one(&random);
           const View y = one.Add(Row(type, numbers));
           const View dy = one.Add(Row(type, std::vector<double>(count, gradient)));
-          one.AddOutput(one.builder.Apply(operation, {y, dy}));
+          one.AddOutput(*one.builder.Apply(operation, {y, dy}));
           const Array found = one.Run()[0];
           for (int64_t i = 0; i < count; ++i) {
             const double x = found.reals[i];
@@ -395,8 +397,8 @@ TEST(Program, ABoundThatIsNanBoundsNothing) {
       Case one(&random);
       const View view = one.Add(x), nan = one.Add(Row(type, {kNan})), two = one.Add(Row(type, {2}));
       for (const Operation operation : {Operation::kAtLeast, Operation::kAtMost}) {
-        one.AddOutput(one.builder.Apply(operation, {view, nan}));
-        one.AddOutput(one.builder.Apply(operation, {view, two}));
+        one.AddOutput(*one.builder.Apply(operation, {view, nan}));
+        one.AddOutput(*one.builder.Apply(operation, {view, two}));
       }
       const std::vector<Array> found = one.Run();
       Array least = x, most = x;
@@ -434,7 +436,7 @@ TEST(Program, EachNumberOfHalfPrecisionIsReadAndWritten) {
       const View view = builder.AddInput(type, {length});
       builder.AddOutput(view);
       builder.AddOutput(builder.Cast(view, ElementType::kFloat));
-      const Program program(builder);
+      const Program program(builder.steps());
       ProgramRun run(program);
       for (int64_t first = 0; first + length <= 1 << 16; first += length == 80 ? 80 : step) {
         const Guarded<uint16_t> given(std::vector<uint16_t>(&all[first], &all[first] + length));
@@ -508,7 +510,7 @@ TEST(Program, EachReductionIsThatOfNumbersOneByOne) {
       if (operation == Operation::kProd) x = RoundTo(from, random->Real(0.5, 2));
     }
     Case one(random);
-    one.AddOutput(one.builder.Reduce(operation, one.Add(array), dim, to));
+    one.AddOutput(*one.builder.Reduce(operation, one.Add(array), dim, to));
     std::vector<double> magnitudes;
     Array expected = ReducePlainly(operation, array, dim, to, &magnitudes);
     const bool is_sum = operation == Operation::kSum;
@@ -544,7 +546,7 @@ TEST(Program, EachReductionIsThatOfNumbersThatAreNotFinite) {
     for (double& x : array.reals) x = some[random->Int(0, some.size() - 1)];
     const int dim = random->Int(0, 2);
     Case one(random);
-    one.AddOutput(one.builder.Reduce(operation, one.Add(array), dim, to));
+    one.AddOutput(*one.builder.Reduce(operation, one.Add(array), dim, to));
     Array expected = ReducePlainly(operation, array, dim, to, nullptr);
     Array found = one.Run()[0];
     // The largest of both zeros is either.
@@ -586,7 +588,7 @@ TEST(Program, ProductsAreSumsOfProducts) {
     };
     if (random->Chance(0.5)) x = turned(x);
     if (random->Chance(0.5)) y = turned(y);
-    one.AddOutput(one.builder.Multiply(x, y));
+    one.AddOutput(*one.builder.Multiply(x, y));
     Array expected;
     expected.type = type;
     expected.dims = has_batch ? Dims{batch, m, n} : Dims{m, n};
@@ -864,17 +866,17 @@ TEST(Program, GraphsComputeWhatTheirOperationsDo) {
           const bool is_index = operation == Operation::kArgMax || operation == Operation::kArgMin;
           const ElementType to = is_index ? ElementType::kInt32 : node.view.type;
           if (node.view.dims[dim] == 0) break;
-          View reduced = one.builder.Reduce(operation, node.view, dim, to);
-          if (reduced.block < 0) break;
+          std::optional<View> reduced = one.builder.Reduce(operation, node.view, dim, to);
+          if (!reduced.has_value()) break;
           Array expected = ReducePlainly(operation, node.array, dim, to, nullptr);
           if (expected.is_real()) {  // the largest of both zeros is either
             Array zero;
             zero.type = to;
             zero.reals = {0};
-            reduced = one.builder.Apply(Operation::kAdd, {reduced, one.Add(zero)});
+            reduced = *one.builder.Apply(Operation::kAdd, {*reduced, one.Add(zero)});
             expected = ApplyPlainly(Operation::kAdd, {expected, zero});
           }
-          add(reduced, std::move(expected));
+          add(*reduced, std::move(expected));
           break;
         }
         case 3: {
@@ -902,9 +904,9 @@ TEST(Program, GraphsComputeWhatTheirOperationsDo) {
           }
           if (operation == Operation::kSelect && views[0].type != ElementType::kBool) break;
           if (operation == Operation::kSelect && views[1].type != views[2].type) break;
-          const View result = one.builder.Apply(operation, views);
-          if (result.block < 0) break;
-          add(result, ApplyPlainly(operation, arrays));
+          const std::optional<View> result = one.builder.Apply(operation, views);
+          if (!result.has_value()) break;
+          add(*result, ApplyPlainly(operation, arrays));
         }
       }
     }
@@ -931,7 +933,6 @@ TEST(Program, ExtentsAre0Anywhere) {
       Case one(&random);
       std::vector<Array> expected;
       const auto add = [&](const View& view, const Array& array) {
-        ASSERT_GE(view.block, 0);
         one.AddOutput(view);
         expected.push_back(array);
       };
@@ -942,7 +943,7 @@ TEST(Program, ExtentsAre0Anywhere) {
         if (UlpsOf(operation, type) > 0) continue;
         const std::vector<View> views(NumOperands(operation), x);
         const std::vector<Array> arrays(NumOperands(operation), array);
-        add(one.builder.Apply(operation, views), ApplyPlainly(operation, arrays));
+        add(*one.builder.Apply(operation, views), ApplyPlainly(operation, arrays));
       }
       for (const ElementType to : kTypes) {
         add(one.builder.Cast(x, to), CastPlainly(array, to));
@@ -957,7 +958,7 @@ TEST(Program, ExtentsAre0Anywhere) {
           const ElementType to = is_index ? ElementType::kInt64 : type;
           if (FindKernel(operation, type, to, 0) == nullptr || (is_index && dims[dim] == 0))
             continue;
-          add(one.builder.Reduce(operation, x, dim, to),
+          add(*one.builder.Reduce(operation, x, dim, to),
               ReducePlainly(operation, array, dim, to, nullptr));
         }
         // All rows from the last to the first, the same for each element before.
@@ -974,8 +975,8 @@ TEST(Program, ExtentsAre0Anywhere) {
         }
       }
       if (IsReal(type)) {
-        const View product = one.builder.Multiply(x, x.Transpose({0, 2, 1}));
-        EXPECT_EQ(product.block < 0, CountOf(dims) == 0);  // left to kernels
+        const std::optional<View> product = one.builder.Multiply(x, x.Transpose({0, 2, 1}));
+        EXPECT_EQ(product.has_value(), CountOf(dims) > 0);  // left to kernels
       }
       const std::vector<Array> found = one.Run();
       for (size_t i = 0; i < expected.size(); ++i) {
@@ -997,7 +998,7 @@ void Sweep(Operation operation, ElementType type, double least, double most) {
     array.reals.push_back(RoundTo(type, random.Real(least, most)));
   }
   Case one(&random);
-  one.AddOutput(one.builder.Apply(operation, {one.Add(array)}));
+  one.AddOutput(*one.builder.Apply(operation, {one.Add(array)}));
   const Array found = one.Run()[0];
   double worst = 0, where = 0;
   for (int64_t i = 0; i < kCount; ++i) {
@@ -1039,9 +1040,9 @@ TEST(Program, FunctionsAreRightToAFewUnitsInTheLastPlace) {
 TEST(Program, MemoryIsSharedByWhatDoesNotLiveAtOnce) {
   ProgramBuilder builder;
   View view = builder.AddInput(ElementType::kFloat, {1024});
-  for (int i = 0; i < 100; ++i) view = builder.Apply(Operation::kNeg, {view});
+  for (int i = 0; i < 100; ++i) view = *builder.Apply(Operation::kNeg, {view});
   builder.AddOutput(view);
-  EXPECT_LE(Program(builder).arena_bytes(), 2 * 4096);
+  EXPECT_LE(Program(builder.steps()).arena_bytes(), 2 * 4096);
 }
 
 // An unused product, and an unused copy, leave no step.
@@ -1051,10 +1052,10 @@ TEST(Program, StepsAreOfOutputs) {
   const View y = builder.AddInput(ElementType::kFloat, {64, 64});
   const std::vector<float> ones(64 * 64, 1);
   const View z = builder.AddConstant(ElementType::kFloat, {64, 64}, ones.data());
-  builder.Multiply(builder.Cast(x, ElementType::kFloat), builder.Apply(Operation::kExp, {z}));
+  builder.Multiply(builder.Cast(x, ElementType::kFloat), *builder.Apply(Operation::kExp, {z}));
   builder.Contiguous(y.Transpose({1, 0}));
-  builder.AddOutput(builder.Apply(Operation::kNeg, {y}));
-  const Program program(builder);
+  builder.AddOutput(*builder.Apply(Operation::kNeg, {y}));
+  const Program program(builder.steps());
   EXPECT_EQ(program.num_instructions(), 1);
   EXPECT_EQ(program.arena_bytes(), 0);
 }
@@ -1071,11 +1072,11 @@ TEST(Program, PartsOfHalfPrecisionBecomeFloats) {
       builder.AddOutput(builder.Gather(table, row, 0, /*is_batched=*/false));
       builder.AddOutput(builder.Gather(table.Transpose({1, 0}), row, 1, /*is_batched=*/false));
       builder.AddOutput(
-          builder.Apply(Operation::kAdd, {table.Slice(0, 7, 1, 1), table.Slice(0, 900, 3, -400)}));
-      builder.AddOutput(builder.Reduce(Operation::kMax, table.Slice(1, 5, 1, 1), 0, type));
+          *builder.Apply(Operation::kAdd, {table.Slice(0, 7, 1, 1), table.Slice(0, 900, 3, -400)}));
+      builder.AddOutput(*builder.Reduce(Operation::kMax, table.Slice(1, 5, 1, 1), 0, type));
       builder.AddOutput(
-          builder.Multiply(table.Slice(0, 3, 4, 1), table.Slice(0, 3, 4, 1).Transpose({1, 0})));
-      const Program program(builder);
+          *builder.Multiply(table.Slice(0, 3, 4, 1), table.Slice(0, 3, 4, 1).Transpose({1, 0})));
+      const Program program(builder.steps());
       EXPECT_LE(program.arena_bytes(), 16 << 10);
       const Array numbers = RandomArray(type, {kRows, kColumns}, &random);
       const std::vector<char> stored = ToBytes(numbers);
@@ -1109,11 +1110,11 @@ TEST(Program, PartsOfHalfPrecisionBecomeFloats) {
 TEST(Program, AllOfHalfPrecisionBecomesFloatsOnce) {
   ProgramBuilder builder;
   const View x = builder.AddInput(ElementType::kHalf, {64, 64});
-  const View sum = builder.Apply(Operation::kMaximum, {x, x.Transpose({1, 0})});
-  builder.AddOutput(builder.Cast(builder.Apply(Operation::kMaximum, {sum, x.Slice(0, 3, 1, 1)}),
+  const View sum = *builder.Apply(Operation::kMaximum, {x, x.Transpose({1, 0})});
+  builder.AddOutput(builder.Cast(*builder.Apply(Operation::kMaximum, {sum, x.Slice(0, 3, 1, 1)}),
                                  ElementType::kFloat));
   // The floats, a transposed copy and the two largest.
-  EXPECT_EQ(Program(builder).num_instructions(), 4);
+  EXPECT_EQ(Program(builder.steps()).num_instructions(), 4);
 }
 
 // Each part of a sum is one of the parts of its operands.
@@ -1121,8 +1122,8 @@ TEST(Program, SumsOfRollsReadWhatIsRolled) {
   ProgramBuilder builder;
   const View x = builder.AddInput(ElementType::kFloat, {64, 64});
   const View up = Rolled(&builder, x, 0, 1), down = Rolled(&builder, x, 0, 63);
-  builder.AddOutput(builder.Apply(Operation::kAdd, {up, down}));
-  const Program program(builder);
+  builder.AddOutput(*builder.Apply(Operation::kAdd, {up, down}));
+  const Program program(builder.steps());
   EXPECT_EQ(program.num_instructions(), 3);
   EXPECT_EQ(program.arena_bytes(), 0);
 }
@@ -1136,10 +1137,10 @@ TEST(Program, CopiesAreOfWhatWasThere) {
   builder.CopyInto(x, twice);
   const View rolled = Rolled(&builder, twice, 0, 1);
   builder.CopyInto(y, twice);
-  builder.AddOutput(builder.Apply(Operation::kSub, {rolled, twice}));
+  builder.AddOutput(*builder.Apply(Operation::kSub, {rolled, twice}));
   TileLimits limits;
   limits.copies = -1e9;
-  const Program program(builder, 0, limits);
+  const Program program(builder.steps(), 0, limits);
   ProgramRun run(program);
   std::vector<float> from(256), other(256), result(256);
   for (int i = 0; i < 256; ++i) {
@@ -1159,9 +1160,9 @@ TEST(Program, SmallArraysAreCopied) {
   ProgramBuilder builder;
   const View x = builder.AddInput(ElementType::kFloat, {8});
   const View rolled = Rolled(&builder, x, 0, 4);
-  builder.AddOutput(builder.Apply(Operation::kAdd, {builder.Apply(Operation::kNeg, {rolled}),
-                                                    builder.Apply(Operation::kExp, {rolled})}));
-  EXPECT_EQ(Program(builder).num_instructions(), 5);
+  builder.AddOutput(*builder.Apply(Operation::kAdd, {*builder.Apply(Operation::kNeg, {rolled}),
+                                                     *builder.Apply(Operation::kExp, {rolled})}));
+  EXPECT_EQ(Program(builder.steps()).num_instructions(), 5);
 }
 
 // A product reads all of an array, so that it is there for the sum too.
@@ -1169,19 +1170,19 @@ TEST(Program, WhatOthersReadIsCopied) {
   ProgramBuilder builder;
   const View x = builder.AddInput(ElementType::kFloat, {64, 64});
   const View rolled = Rolled(&builder, x, 0, 1);
-  builder.AddOutput(builder.Apply(Operation::kAdd, {rolled, builder.Multiply(rolled, x)}));
-  EXPECT_EQ(Program(builder).num_instructions(), 4);
+  builder.AddOutput(*builder.Apply(Operation::kAdd, {rolled, *builder.Multiply(rolled, x)}));
+  EXPECT_EQ(Program(builder.steps()).num_instructions(), 4);
 }
 
 TEST(Program, WhatStaysIsComputedOnce) {
   ProgramBuilder builder;
   const float two = 2;
   const View weights = builder.AddInput(ElementType::kFloat, {3}, /*stays=*/true);
-  const View scaled =
-      builder.Apply(Operation::kMul, {weights, builder.AddConstant(ElementType::kFloat, {}, &two)});
+  const View scaled = *builder.Apply(Operation::kMul,
+                                     {weights, builder.AddConstant(ElementType::kFloat, {}, &two)});
   const View x = builder.AddInput(ElementType::kFloat, {3});
-  builder.AddOutput(builder.Apply(Operation::kAdd, {scaled, x}));
-  const Program program(builder);
+  builder.AddOutput(*builder.Apply(Operation::kAdd, {scaled, x}));
+  const Program program(builder.steps());
   ProgramRun run(program);
   float w[] = {1, 2, 3}, given[] = {10, 20, 30}, result[3];
   run.SetInput(0, w);
@@ -1197,8 +1198,8 @@ TEST(Program, WhatStaysIsComputedOnce) {
 TEST(Program, WhatStaysIsAnOutputOfEachRun) {
   ProgramBuilder builder;
   const View weights = builder.AddInput(ElementType::kFloat, {3}, /*stays=*/true);
-  builder.AddOutput(builder.Apply(Operation::kNeg, {weights}));
-  const Program program(builder);
+  builder.AddOutput(*builder.Apply(Operation::kNeg, {weights}));
+  const Program program(builder.steps());
   ProgramRun run(program);
   const float w[] = {1, 2, 3};
   float results[2][3] = {};
@@ -1239,7 +1240,7 @@ TEST(Program, ArraysHaveManyDimensions) {
     const Array transposed = TransposedPlainly(x, order);
     const Array y = RandomArray(ElementType::kInt32, Narrowed(transposed.dims, random), random);
     Case one(random);
-    const View sum = one.builder.Apply(Operation::kAdd, {one.Add(x).Transpose(order), one.Add(y)});
+    const View sum = *one.builder.Apply(Operation::kAdd, {one.Add(x).Transpose(order), one.Add(y)});
     one.AddOutput(sum);
     ExpectAlike(one.Run()[0], ApplyPlainly(Operation::kAdd, {transposed, y}), 0, "Add");
   });
@@ -1254,20 +1255,20 @@ TEST(Program, LargeExtentsAreLoopsOfAnInstruction) {
     const View x = builder.AddInput(ElementType::kFloat, dims);
     const View turned = x.Transpose({5, 4, 3, 2, 1, 0});
     const View y = builder.AddInput(ElementType::kFloat, turned.dims);
-    builder.AddOutput(builder.Apply(Operation::kAdd, {turned, y}));
+    builder.AddOutput(*builder.Apply(Operation::kAdd, {turned, y}));
     builder.AddOutput(turned);
     EXPECT_LE(builder.most_instructions(), 4);
     // The last tile has as many as the others.
-    EXPECT_LE(Program(builder).num_instructions(), 2 * (4 + 1 + 4));
+    EXPECT_LE(Program(builder.steps()).num_instructions(), 2 * (4 + 1 + 4));
   }
 }
 
 TEST(Program, ARunCountsItsInstructions) {
   ProgramBuilder builder;
   View view = builder.AddInput(ElementType::kFloat, {1});
-  for (int i = 0; i < 1000; ++i) view = builder.Apply(Operation::kNeg, {view});
+  for (int i = 0; i < 1000; ++i) view = *builder.Apply(Operation::kNeg, {view});
   builder.AddOutput(view);
-  const Program program(builder);
+  const Program program(builder.steps());
   EXPECT_GE(ProgramRun(program).bytes(), 1000 * static_cast<int64_t>(sizeof(Instruction)));
 }
 

@@ -1,18 +1,27 @@
 #include "cc/compute/program/sources.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "cc/compute/program/merged_loops.h"
 
 namespace tf_ti {
 namespace {
 
-using Step = ProgramBuilder::Step;
-using Box = SourceFinder::Box;
+using Step = ProgramSteps::Step;
 
 constexpr size_t kMostParts = 8;   // of a block
 constexpr size_t kMostSteps = 16;  // that one becomes
+
+// Where a view lies in a block, in elements of each dimension.
+struct Box {
+  Dims begin;
+  Dims sizes;
+};
 
 std::optional<Box> Intersection(const Box& a, const Box& b) {
   Box box = a;
@@ -51,14 +60,44 @@ double TimeInCaches(const std::vector<Step>& steps) {
   return time;
 }
 
-}  // namespace
+class SourceFinder {
+ public:
+  SourceFinder(const ProgramSteps& given, double least_saving)
+      : given_(given), least_saving_(least_saving) {}
 
-ProgramBuilder SourceFinder::Find() {
-  writers_.resize(builder_.blocks_.size());
-  readers_.resize(builder_.blocks_.size());
+  ProgramSteps Find();
+
+ private:
+  struct Part {
+    Box box;
+    View source;
+  };
+
+  std::optional<Box> BoxOf(const View& view) const;
+  bool FindParts(int block);
+  bool ReadParts(const Step& step, int block, std::vector<Step>* steps) const;
+  void TryWithout(int block);
+
+  const ProgramSteps& given_;
+  const double least_saving_;
+  // What has become of each step.
+  std::vector<std::vector<Step>> steps_;
+  // By block, the steps that write and that read it.
+  std::vector<std::vector<size_t>> writers_;
+  std::vector<std::vector<size_t>> readers_;
+  // Of the block in question.
+  Dims dims_;
+  Dims strides_;
+  ElementType type_ = ElementType::kFloat;
+  std::vector<Part> parts_;
+};
+
+ProgramSteps SourceFinder::Find() {
+  writers_.resize(given_.blocks.size());
+  readers_.resize(given_.blocks.size());
   std::vector<int> order;
-  for (size_t i = 0; i < builder_.steps_.size(); ++i) {
-    const Step& step = builder_.steps_[i];
+  for (size_t i = 0; i < given_.steps.size(); ++i) {
+    const Step& step = given_.steps[i];
     steps_.push_back({step});
     const int block = step.views[0].block;
     if (writers_[block].empty()) order.push_back(block);
@@ -69,10 +108,10 @@ ProgramBuilder SourceFinder::Find() {
     }
   }
   for (const int block : order) TryWithout(block);
-  ProgramBuilder result = builder_;
-  result.steps_.clear();
+  ProgramSteps result = given_;
+  result.steps.clear();
   for (const std::vector<Step>& steps : steps_) {
-    result.steps_.insert(result.steps_.end(), steps.begin(), steps.end());
+    result.steps.insert(result.steps.end(), steps.begin(), steps.end());
   }
   return result;
 }
@@ -104,7 +143,7 @@ bool SourceFinder::FindParts(int block) {
         if (to.rank() == 0) return false;
         dims_ = to.dims;
         strides_ = to.strides;
-        int64_t bytes = builder_.blocks_[block].bytes;
+        int64_t bytes = given_.blocks[block].bytes;
         for (size_t d = 0; d < dims_.size(); ++d) {
           if (strides_[d] <= 0 || bytes % strides_[d] != 0) return false;
           dims_[d] = bytes / strides_[d];
@@ -155,8 +194,8 @@ bool SourceFinder::ReadParts(const Step& step, int block, std::vector<Step>* ste
 }
 
 void SourceFinder::TryWithout(int block) {
-  const ProgramBuilder::Block& of = builder_.blocks_[block];
-  if (of.storage != ProgramBuilder::Storage::kTemporary || of.stays) return;
+  const ProgramSteps::Block& of = given_.blocks[block];
+  if (of.storage != ProgramSteps::Storage::kTemporary || of.stays) return;
   if (readers_[block].empty() || !FindParts(block)) return;
   std::vector<std::vector<Step>> changed;
   double before = 0, after = 0;
@@ -170,7 +209,7 @@ void SourceFinder::TryWithout(int block) {
     before += TimeInCaches(steps_[place]);
     after += TimeInCaches(steps);
   }
-  if (before - after < limits_.copies) return;
+  if (before - after < least_saving_) return;
   for (size_t i = 0; i < changed.size(); ++i) {
     const size_t place = readers_[block][i];
     steps_[place] = std::move(changed[i]);
@@ -180,6 +219,12 @@ void SourceFinder::TryWithout(int block) {
     }
   }
   for (const size_t place : writers_[block]) steps_[place].clear();
+}
+
+}  // namespace
+
+ProgramSteps ReadingSources(const ProgramSteps& given, double least_saving) {
+  return SourceFinder(given, least_saving).Find();
 }
 
 }  // namespace tf_ti

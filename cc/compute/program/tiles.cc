@@ -1,12 +1,16 @@
 #include "cc/compute/program/tiles.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <utility>
+#include <vector>
 
 namespace tf_ti {
 namespace {
 
-using Step = ProgramBuilder::Step;
+using Step = ProgramSteps::Step;
 
 bool IsOneNumber(const View& view) {
   for (int d = 0; d < view.rank(); ++d) {
@@ -71,14 +75,47 @@ TileGroup::Step TileGroup::Cut(size_t s, int64_t first, int64_t count) const {
   return step;
 }
 
+namespace {
+
+class TileFinder {
+ public:
+  TileFinder(const ProgramSteps& given, const TileLimits& limits)
+      : given_(given), limits_(limits) {}
+
+  std::vector<TileGroup> Find();
+
+ private:
+  // How a step's operand lies in its block: elements of unit u are among bytes [u * unit + begin,
+  // u * unit + end).
+  struct Touch {
+    int64_t unit;
+    int64_t begin;
+    int64_t end;
+    int64_t num_units;
+    bool is_write;
+  };
+
+  bool Joins(const Step& step);
+  bool IsApart(const Step& step) const;
+  void Close();
+  void FindInside();
+
+  const ProgramSteps& given_;
+  const TileLimits& limits_;
+  std::vector<TileGroup> groups_;
+  std::vector<Step> before_;  // what runs before the group, on which it may depend
+  TileGroup group_;
+  std::map<int, std::vector<Touch>> touches_;  // by block
+};
+
 std::vector<TileGroup> TileFinder::Find() {
   double time = 0;
-  const auto stays = [&](const Step& step) { return builder_.blocks_[step.views[0].block].stays; };
-  for (const Step& step : builder_.steps_) {
+  const auto stays = [&](const Step& step) { return given_.ResultOf(step).stays; };
+  for (const Step& step : given_.steps) {
     if (!stays(step)) time += TimeOf(step);
   }
   if (time < limits_.program) return {};
-  for (const Step& step : builder_.steps_) {
+  for (const Step& step : given_.steps) {
     if (stays(step) || Joins(Flattened(step))) continue;
     if (IsApart(step)) {
       before_.push_back(step);
@@ -193,8 +230,8 @@ void TileFinder::FindInside() {
       for (const View& view : step.views) groups[view.block].push_back(g);
     }
   }
-  for (const Step& step : builder_.steps_) {
-    if (!builder_.blocks_[step.views[0].block].stays) continue;
+  for (const Step& step : given_.steps) {
+    if (!given_.ResultOf(step).stays) continue;
     for (const View& view : step.views) groups[view.block].push_back(groups_.size());
   }
   for (const auto& [block, places] : groups) {
@@ -203,8 +240,8 @@ void TileFinder::FindInside() {
     if (!is_one || places[0] == groups_.size()) continue;
     TileGroup& group = groups_[places[0]];
     if (group.num_units == 1) continue;
-    const ProgramBuilder::Block& of = builder_.blocks_[block];
-    if (of.storage != ProgramBuilder::Storage::kTemporary) continue;
+    const ProgramSteps::Block& of = given_.blocks[block];
+    if (of.storage != ProgramSteps::Storage::kTemporary) continue;
     // All of it is units.
     bool is_whole = true;
     for (size_t s = 0; s < group.steps.size(); ++s) {
@@ -218,6 +255,12 @@ void TileFinder::FindInside() {
     }
     if (is_whole) group.inside.push_back(block);
   }
+}
+
+}  // namespace
+
+std::vector<TileGroup> FindTileGroups(const ProgramSteps& given, const TileLimits& limits) {
+  return TileFinder(given, limits).Find();
 }
 
 }  // namespace tf_ti

@@ -93,17 +93,16 @@ View View::Reshape(Dims to) const {
   return view;
 }
 
-bool BroadcastDims(const Dims& a, const Dims& b, Dims* dims) {
+std::optional<Dims> BroadcastDims(const Dims& a, const Dims& b) {
   const size_t rank = std::max(a.size(), b.size());
-  Dims result(rank);
+  Dims dims(rank);
   for (size_t d = 0; d < rank; ++d) {
     const int64_t x = d < rank - a.size() ? 1 : a[d - (rank - a.size())];
     const int64_t y = d < rank - b.size() ? 1 : b[d - (rank - b.size())];
-    if (x != y && x != 1 && y != 1) return false;
-    result[d] = x == 1 ? y : x;
+    if (x != y && x != 1 && y != 1) return std::nullopt;
+    dims[d] = x == 1 ? y : x;
   }
-  *dims = std::move(result);
-  return true;
+  return dims;
 }
 
 }  // namespace tf_ti

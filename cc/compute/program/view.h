@@ -60,7 +60,7 @@ inline int64_t CountOf(const Dims& dims) {
 // An array among the bytes of a block of memory. What only changes the view costs nothing when a
 // program runs.
 struct View {
-  int block = -1;
+  int block = 0;
   ElementType type = ElementType::kFloat;
   int64_t offset = 0;  // in bytes, as are the strides
   Dims dims;
@@ -88,8 +88,8 @@ struct View {
   View Reshape(Dims to) const;
 };
 
-// The dimensions of a result that all operands are repeated to. Returns false if they do not fit.
-bool BroadcastDims(const Dims& a, const Dims& b, Dims* dims);
+// The dimensions of a result that both operands are repeated to, if they fit each other.
+std::optional<Dims> BroadcastDims(const Dims& a, const Dims& b);
 
 }  // namespace tf_ti
 

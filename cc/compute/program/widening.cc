@@ -1,13 +1,17 @@
 #include "cc/compute/program/widening.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
+#include <utility>
+#include <vector>
 
 namespace tf_ti {
 namespace {
 
-using Step = ProgramBuilder::Step;
+using Step = ProgramSteps::Step;
 
 bool IsWidening(const Step& step) {
   return step.from == ElementType::kHalfBits || step.from == ElementType::kBFloat16Bits;
@@ -45,12 +49,36 @@ double TimeOfPart(const View& read) {
   return stride == SizeOf(ElementType::kFloat) ? count : kAlone * count;
 }
 
-}  // namespace
+class WideningFinder {
+ public:
+  explicit WideningFinder(ProgramSteps given) : result_(std::move(given)) {}
 
-ProgramBuilder WideningFinder::Find() {
+  ProgramSteps Find();
+
+ private:
+  // Floats of one part, as steps read them.
+  struct Part {
+    View read;
+    View floats;
+  };
+
+  void FindStored();
+  View StoredAt(const View& read) const;
+  View Gathered(const Step& gather);
+  View FloatsOf(const View& read);
+  View AddTemporary(ElementType type, const Dims& dims, bool stays) {
+    return result_.AddBlock(ProgramSteps::Storage::kTemporary, type, dims, stays);
+  }
+
+  ProgramSteps result_;
+  std::map<int, View> stored_;  // numbers, by the block of floats that is not made of them
+  std::vector<Part> parts_;
+};
+
+ProgramSteps WideningFinder::Find() {
   FindStored();
-  if (stored_.empty()) return std::move(builder_);
-  const std::vector<Step> steps = std::exchange(builder_.steps_, {});
+  if (stored_.empty()) return std::move(result_);
+  const std::vector<Step> steps = std::exchange(result_.steps, {});
   for (Step step : steps) {
     if (stored_.count(step.views[0].block) > 0) continue;
     for (size_t k = 1; k < step.views.size(); ++k) {
@@ -62,19 +90,19 @@ ProgramBuilder WideningFinder::Find() {
         step.views[k] = FloatsOf(step.views[k]);
       }
     }
-    builder_.steps_.push_back(std::move(step));
+    result_.steps.push_back(std::move(step));
   }
-  return std::move(builder_);
+  return std::move(result_);
 }
 
 void WideningFinder::FindStored() {
   // By block of floats, the parts that steps read of it, each once, and the time to make all parts.
   std::map<int, std::vector<View>> reads;
   std::map<int, double> times;
-  for (const Step& step : builder_.steps_) {
+  for (const Step& step : result_.steps) {
     const int block = step.views[0].block;
     const bool may_go =
-        builder_.blocks_[block].storage == ProgramBuilder::Storage::kTemporary && IsWidening(step);
+        result_.blocks[block].storage == ProgramSteps::Storage::kTemporary && IsWidening(step);
     if (may_go) reads[block];
     for (size_t k = 1; k < step.views.size(); ++k) {
       const View& read = step.views[k];
@@ -93,7 +121,7 @@ void WideningFinder::FindStored() {
       times[read.block] += TimeOfPart(read);
     }
   }
-  for (const Step& step : builder_.steps_) {
+  for (const Step& step : result_.steps) {
     const View& floats = step.views[0];
     if (reads.count(floats.block) == 0) continue;
     if (times[floats.block] < static_cast<double>(floats.count())) {
@@ -118,9 +146,8 @@ View WideningFinder::StoredAt(const View& read) const {
 View WideningFinder::Gathered(const Step& gather) {
   const View& result = gather.views[0];
   const View rows = StoredAt(gather.views[1]);
-  const View chosen = builder_.AddResult(rows.type, result.dims);
-  builder_.blocks_[chosen.block].stays = builder_.blocks_[result.block].stays;
-  builder_.steps_.push_back(
+  const View chosen = AddTemporary(rows.type, result.dims, result_.blocks[result.block].stays);
+  result_.steps.push_back(
       {Operation::kGather, gather.from, chosen.type, {chosen, rows, gather.views[2]}});
   return chosen;
 }
@@ -139,9 +166,9 @@ View WideningFinder::FloatsOf(const View& read) {
     from.dims.push_back(stored.dims[d]);
     from.strides.push_back(stored.strides[d]);
   }
-  const View whole = builder_.AddResult(ElementType::kFloat, from.dims);
-  builder_.blocks_[whole.block].stays = builder_.blocks_[read.block].stays;
-  builder_.steps_.push_back({Operation::kCast, from.type, whole.type, {whole, from}});
+  const bool stays = result_.blocks[read.block].stays;
+  const View whole = AddTemporary(ElementType::kFloat, from.dims, stays);
+  result_.steps.push_back({Operation::kCast, from.type, whole.type, {whole, from}});
   View floats = read;
   floats.block = whole.block;
   floats.offset = 0;
@@ -149,5 +176,9 @@ View WideningFinder::FloatsOf(const View& read) {
   parts_.push_back({read, floats});
   return floats;
 }
+
+}  // namespace
+
+ProgramSteps WideningParts(ProgramSteps given) { return WideningFinder(std::move(given)).Find(); }
 
 }  // namespace tf_ti

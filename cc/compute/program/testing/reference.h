@@ -276,7 +276,7 @@ inline bool IsProperty(Operation operation) {
 inline Array ApplyPlainly(Operation operation, const std::vector<Array>& operands) {
   Array result;
   result.dims = operands[0].dims;
-  for (const Array& operand : operands) BroadcastDims(result.dims, operand.dims, &result.dims);
+  for (const Array& operand : operands) result.dims = *BroadcastDims(result.dims, operand.dims);
   const Array& last = operands.back();
   const bool is_test = IsComparison(operation) || IsProperty(operation);
   result.type = is_test ? ElementType::kBool : last.type;

@@ -1,0 +1,73 @@
+// Builds the steps of a program, operation by operation.
+#ifndef TF_TI_CC_COMPUTE_PROGRAM_BUILDER_H_
+#define TF_TI_CC_COMPUTE_PROGRAM_BUILDER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cc/compute/program/instructions.h"
+#include "cc/compute/program/steps.h"
+#include "cc/compute/program/view.h"
+
+namespace tf_ti {
+
+// Appends steps that compute arrays of known shapes. A method that adds an operation returns the
+// view of its result.
+class ProgramBuilder {
+ public:
+  // An input, whose elements lie one behind the other, as StoredAs. One that stays is the same in
+  // all runs of the main part.
+  View AddInput(ElementType type, const Dims& dims, bool stays = false);
+  View AddConstant(ElementType type, const Dims& dims, const void* elements);
+
+  // Results have blocks of their own. Results of half precision are rounded after each operation.
+  // Operands fit each other: their types are those of the operation, their dimensions can be
+  // broadcast. Apply, Reduce and Multiply return nothing where there is no kernel.
+  std::optional<View> Apply(Operation operation, const std::vector<View>& operands);
+  View Cast(const View& operand, ElementType to);
+  // Along one dimension, which stays, as one of 1. It has elements.
+  std::optional<View> Reduce(Operation operation, const View& operand, int dim, ElementType to);
+  // The products of matrices [..., m, k] and [..., k, n]; both have the same other dimensions, one
+  // or none, which may be 1 in one of them.
+  std::optional<View> Multiply(const View& left, const View& right);
+  // For each index the row of it along a dimension, which becomes one of indices.dims. There are
+  // rows; an index that is none of theirs takes the nearest. With `is_batched` the dimensions
+  // before are those of the indices too, and their last one is that of the rows.
+  View Gather(const View& rows, const View& indices, int dim, bool is_batched);
+  // Writes an array into another of its dimensions, which is a part of a result.
+  void CopyInto(const View& from, const View& to);
+  // Memory of a result, which CopyInto fills.
+  View AddResult(ElementType type, const Dims& dims);
+  // The same elements, one behind the other.
+  View Contiguous(const View& view);
+
+  // Makes a view an output, whose elements lie one behind the other, as StoredAs.
+  void AddOutput(const View& view);
+
+  const ProgramSteps& steps() const { return steps_; }
+  // The largest number of instructions that a step takes.
+  int64_t most_instructions() const { return most_instructions_; }
+
+ private:
+  using Step = ProgramSteps::Step;
+  using Storage = ProgramSteps::Storage;
+
+  // A result of no elements, which no step needs to write.
+  View Empty(const View& result);
+  View Emit(Operation operation, ElementType from, std::vector<View> views);
+  // The same elements in another type, each by a kernel.
+  View Converted(const View& view, ElementType to);
+  // What an operation gave, as numbers of its type.
+  View Rounded(const View& view, Operation operation);
+  View RoundedTo(ElementType to, const View& view);
+  View Copied(const View& view);
+  bool Stays(const Step& step) const;
+
+  ProgramSteps steps_;
+  int64_t most_instructions_ = 0;
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_PROGRAM_BUILDER_H_
