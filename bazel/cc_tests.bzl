@@ -1,4 +1,4 @@
-"""cc_tests: C++ tests of the arithmetic, each run once for each instruction set."""
+"""cc_tests: C++ tests, each run once for each instruction set."""
 
 _INSTRUCTION_SETS = ["baseline", "avx2", "avx512"]
 
@@ -23,7 +23,7 @@ _instruction_set_test = rule(
     test = True,
 )
 
-def cc_tests(name, srcs, copts, deps):
+def cc_tests(name, srcs, copts, deps, linkopts = []):
     """Tests that are compiled once, and run with each TF_TI_INSTRUCTION_SET.
 
     Args:
@@ -31,6 +31,7 @@ def cc_tests(name, srcs, copts, deps):
       srcs: each the source of a test, X_test.cc.
       copts: flags for the compiler.
       deps: the libraries that each links.
+      linkopts: flags for the linker.
     """
     tests = []
     for src in srcs:
@@ -40,6 +41,7 @@ def cc_tests(name, srcs, copts, deps):
             testonly = True,
             srcs = [src],
             copts = copts,
+            linkopts = linkopts,
             deps = deps,
         )
         for instruction_set in _INSTRUCTION_SETS:

@@ -218,12 +218,6 @@ absl::Status ConcatPieces(OpKernelContext* ctx, const std::vector<Tensor>& piece
   return absl::OkStatus();
 }
 
-Tensor HostTensor(DataType dtype, const TensorShape& shape) {
-  Tensor tensor(dtype, shape);
-  if (!tensor.IsInitialized()) throw std::bad_alloc();
-  return tensor;
-}
-
 DataType SumType(DataType dtype) {
   return dtype == tensorflow::DT_HALF || dtype == tensorflow::DT_BFLOAT16 ? tensorflow::DT_FLOAT
                                                                           : dtype;

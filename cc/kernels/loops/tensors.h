@@ -3,6 +3,7 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_TENSORS_H_
 #define TF_TI_CC_KERNELS_LOOPS_TENSORS_H_
 
+#include <new>
 #include <vector>
 
 #include "cc/compute/loops/blocks.h"
@@ -64,7 +65,12 @@ absl::Status ConcatPieces(tensorflow::OpKernelContext* ctx,
                           tensorflow::Tensor* result);
 
 // A tensor in the host's memory. Throws std::bad_alloc where there is none.
-tensorflow::Tensor HostTensor(tensorflow::DataType dtype, const tensorflow::TensorShape& shape);
+inline tensorflow::Tensor HostTensor(tensorflow::DataType dtype,
+                                     const tensorflow::TensorShape& shape) {
+  tensorflow::Tensor tensor(dtype, shape);
+  if (!tensor.IsInitialized()) throw std::bad_alloc();
+  return tensor;
+}
 
 // The type in which values of `dtype` are summed: half precision sums in float.
 tensorflow::DataType SumType(tensorflow::DataType dtype);

@@ -1,19 +1,17 @@
 #include "cc/kernels/loops/lowering/compiled_body.h"
 
 #include <algorithm>
-#include <map>
-#include <new>
 #include <utility>
 
 #include "cc/kernels/loops/lowering/lower.h"
+#include "cc/kernels/loops/lowering/region_lowering.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/framework/tensor_util.h"
-#include "tensorflow/core/public/version.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/logging.h"
 
 namespace tf_ti {
 
-using tensorflow::DataType;
 using tensorflow::NodeDef;
 using tensorflow::Tensor;
 
@@ -25,50 +23,6 @@ bool IsStateful(const NodeDef& node) {
   const tensorflow::OpDef* op;
   return !tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op).ok() || op->is_stateful();
 }
-
-// True if the outputs have the types and shapes that TensorFlow infers for an operation on these
-// inputs; false if the inputs do not fit the operation.
-bool AreInferred(const tensorflow::OpKernel& kernel, const std::vector<Lowered>& inputs,
-                 const std::vector<Lowered>& outputs) {
-  const tensorflow::OpRegistrationData* op;
-  if (!tensorflow::OpRegistry::Global()->LookUp(kernel.def().op(), &op).ok() ||
-      op->shape_inference_fn == nullptr || kernel.num_inputs() != static_cast<int>(inputs.size()) ||
-      kernel.num_outputs() != static_cast<int>(outputs.size())) {
-    return false;
-  }
-  const auto type_of = [](const Lowered& value) {
-    return value.view.block >= 0 ? DataTypeOf(value.view.type) : value.known->dtype();
-  };
-  for (int i = 0; i < kernel.num_inputs(); ++i) {
-    if (type_of(inputs[i]) != kernel.input_type(i)) return false;
-  }
-  std::vector<tensorflow::PartialTensorShape> shapes;
-  std::vector<const Tensor*> tensors;
-  for (const Lowered& input : inputs) {
-    tensors.push_back(input.known.has_value() ? &*input.known : nullptr);
-    shapes.emplace_back(DimsOf(input));
-  }
-  tensorflow::shape_inference::InferenceContext context(TF_GRAPH_DEF_VERSION,
-                                                        tensorflow::AttrSlice(kernel.def()),
-                                                        op->op_def, shapes, tensors, {}, {});
-  if (!context.construction_status().ok() || !context.Run(op->shape_inference_fn).ok()) {
-    return false;
-  }
-  for (int i = 0; i < kernel.num_outputs(); ++i) {
-    const Dims dims = DimsOf(outputs[i]);
-    if (type_of(outputs[i]) != kernel.output_type(i)) return false;
-    const auto inferred = context.output(i);
-    const bool is_known = context.RankKnown(inferred);
-    if (is_known && context.Rank(inferred) != static_cast<int>(dims.size())) return false;
-    for (size_t d = 0; d < dims.size(); ++d) {
-      const int64_t extent = is_known ? context.Value(context.Dim(inferred, d)) : -1;
-      if (dims[d] < 0 || (extent >= 0 && extent != dims[d])) return false;
-    }
-  }
-  return true;
-}
-
-std::pair<int, int> KeyOf(const Source& source) { return {source.kind, source.index}; }
 
 class BodyCompiler {
  public:
@@ -106,12 +60,12 @@ class BodyCompiler {
         waiting.push_back(static_cast<int>(s));
         continue;
       }
-      TF_RETURN_IF_ERROR(AddRegion(TakeNeeded(static_cast<int>(s), &waiting)));
+      TF_RETURN_IF_ERROR(AddRegions(TakeNeeded(static_cast<int>(s), &waiting)));
       TF_RETURN_IF_ERROR(AddKernel(static_cast<int>(s)));
     }
     // A counter, say, is there for the next iteration though a kernel is at work in this one.
-    TF_RETURN_IF_ERROR(AddRegion(TakeIndependent(&waiting)));
-    TF_RETURN_IF_ERROR(AddRegion(waiting));
+    TF_RETURN_IF_ERROR(AddRegions(TakeIndependent(&waiting)));
+    TF_RETURN_IF_ERROR(AddRegions(waiting));
     if (body_.units.empty()) TF_RETURN_IF_ERROR(AddEmptyRegion());
     FindWhole();
     return absl::OkStatus();
@@ -173,7 +127,7 @@ class BodyCompiler {
     const std::vector<Source> inputs = schedule_.InputsOf(step);
     const bool is_known = !inputs.empty() && !IsStateful(step.kernel->def()) &&
                           std::all_of(inputs.begin(), inputs.end(), [this](const Source& source) {
-                            return KnownOf(source).has_value();
+                            return KnownOf(schedule_, body_, source).has_value();
                           });
     CompiledBody::Unit unit;
     unit.step = s;
@@ -191,12 +145,6 @@ class BodyCompiler {
     return absl::OkStatus();
   }
 
-  std::optional<Tensor> KnownOf(const Source& source) const {
-    if (source.kind == Source::kConstant) return schedule_.constants[source.index];
-    if (source.kind == Source::kValue) return known_[source.index];
-    return std::nullopt;
-  }
-
   absl::Status AddUnitOf(Region region) {
     CompiledBody::Unit unit;
     unit.region = static_cast<int>(body_.regions.size());
@@ -204,139 +152,86 @@ class BodyCompiler {
     return AddUnit(std::move(unit));
   }
 
-  // Of a body that only passes on what it gets.
+  // The region of a body that only passes on what it gets.
   absl::Status AddEmptyRegion() {
     Region region;
     region.name = "program: (0 ops)";
-    region.program = std::make_shared<SharedProgram>(ProgramBuilder());
+    region.program = std::make_shared<SharedProgram>(ProgramSteps());
     return AddUnitOf(std::move(region));
   }
 
-  // Makes steps a region, or kernels where that does not pay.
-  absl::Status AddRegion(const std::vector<int>& steps) {
-    std::vector<int> rest = steps;
-    while (!rest.empty()) {
+  // Makes steps regions where that pays, and kernels otherwise.
+  absl::Status AddRegions(std::vector<int> steps) {
+    while (!steps.empty()) {
       // A step that cannot be lowered after all is a kernel, and those before it a region.
-      Region region;
-      const size_t count = LowerSome(rest, &region);
+      RegionLowering lowering(schedule_, body_, iteration_);
+      const size_t count = LowerFirst(steps, &lowering);
+      std::optional<Region> region = RegionOf(&lowering);
       std::vector<Region::Array> decided_by;  // for the first of the kernels
       size_t num_done = 0;
-      if (region.program != nullptr) {
-        TF_RETURN_IF_ERROR(AddUnitOf(std::move(region)));
+      if (region.has_value()) {
+        TF_RETURN_IF_ERROR(AddUnitOf(*std::move(region)));
         num_done = count;
       } else {
-        decided_by = std::move(region.inputs);
+        decided_by = lowering.inputs();
       }
-      for (; num_done < std::min(count + 1, rest.size()); ++num_done) {
-        TF_RETURN_IF_ERROR(AddKernel(rest[num_done], std::exchange(decided_by, {})));
+      for (; num_done < std::min(count + 1, steps.size()); ++num_done) {
+        TF_RETURN_IF_ERROR(AddKernel(steps[num_done], std::exchange(decided_by, {})));
       }
-      rest.erase(rest.begin(), rest.begin() + num_done);
+      steps.erase(steps.begin(), steps.begin() + num_done);
     }
     return absl::OkStatus();
   }
 
-  // Lowers steps from the first on as far as it goes, and returns their number. Where they are
-  // worth a program, `region` gets it.
-  size_t LowerSome(const std::vector<int>& steps, Region* region) {
-    ProgramBuilder builder;
-    Lowering lowering(&builder);
-    std::map<std::pair<int, int>, Lowered> lowered;  // what the steps read and make
-    std::vector<Region::Array>& inputs = region->inputs;
-    std::optional<View> failure;  // an error of the lowered steps
-    size_t count = 0;
-    int num_computing = 0;
-    for (; count < steps.size(); ++count) {
-      const Step& step = schedule_.steps[steps[count]];
-      std::vector<Lowered> given, made;
-      bool is_right = true;
-      for (int i = 0; i < step.num_inputs && is_right; ++i) {
-        const Source source = schedule_.inputs[step.first_input + i];
-        auto found = lowered.find(KeyOf(source));
-        if (found == lowered.end()) {
-          Lowered input;
-          if (!AddInput(source, &builder, &inputs, &input)) {
-            is_right = false;
-            break;
-          }
-          found = lowered.emplace(KeyOf(source), std::move(input)).first;
-        }
-        given.push_back(found->second);
-      }
-      // The kernel reports inputs that do not fit each other.
-      is_right = is_right && lowering.Lower(step.kernel->def(), given, &made) &&
-                 AreInferred(*step.kernel, given, made);
-      if (!is_right) break;
-      for (int i = 0; i < step.num_outputs; ++i) {
-        lowered[KeyOf({Source::kValue, step.first_value + i})] = made[i];
-      }
-      failure = lowering.failure();
-      num_computing += !IsView(step.kernel->def());
-    }
-    // What is known follows from shapes of inputs. A program looks at these before it runs; where
-    // there is none, only those of parameters are looked at.
-    const auto keep_known = [&] {
-      for (size_t s = 0; s < count; ++s) {
-        const Step& step = schedule_.steps[steps[s]];
-        for (int v = step.first_value; v < step.first_value + step.num_outputs; ++v) {
-          known_[v] = lowered.at(KeyOf({Source::kValue, v})).known;
-        }
-      }
-    };
-    if (num_computing == 0) {
-      const bool are_parameters = std::all_of(
-          inputs.begin(), inputs.end(),
-          [](const Region::Array& input) { return input.source.kind == Source::kParameter; });
-      if (are_parameters) keep_known();
+  // Lowers steps from the first on as far as it goes, and returns their number.
+  size_t LowerFirst(const std::vector<int>& steps, RegionLowering* lowering) const {
+    for (size_t count = 0; count < steps.size(); ++count) {
+      const absl::Status status = lowering->Add(steps[count]);
+      if (status.ok()) continue;
+      VLOG(2) << schedule_.steps[steps[count]].kernel->name()
+              << " runs as a kernel: " << status.message();
       return count;
     }
-    region->steps.assign(steps.begin(), steps.begin() + count);
-    region->name = absl::StrCat("program: ", NameOf(steps[0]), "..", NameOf(steps[count - 1]), " (",
-                                count, count == 1 ? " op)" : " ops)");
-    std::vector<bool> is_inside(schedule_.steps.size(), false);
-    for (const int s : region->steps) is_inside[s] = true;
-    for (const int s : region->steps) {
+    return steps.size();
+  }
+
+  // The region of lowered steps, if they are worth one.
+  std::optional<Region> RegionOf(RegionLowering* lowering) {
+    if (!lowering->Computes()) {
+      // What is known follows from shapes of inputs. A program looks at these before it runs; where
+      // there is none, only the shapes of parameters are looked at.
+      if (lowering->ReadsParametersAlone()) KeepKnown(*lowering);
+      return std::nullopt;
+    }
+    absl::StatusOr<Region> region = lowering->Finish(ReadOutside(lowering->steps()));
+    if (!region.ok()) return std::nullopt;
+    KeepKnown(*lowering);
+    return *std::move(region);
+  }
+
+  void KeepKnown(const RegionLowering& lowering) {
+    for (const int s : lowering.steps()) {
       const Step& step = schedule_.steps[s];
-      for (int i = 0; i < step.num_outputs; ++i) {
-        const int v = step.first_value + i;
-        if (!IsReadOutside(v, is_inside)) continue;
-        const Source source = {Source::kValue, v};
-        const std::optional<View> view = lowering.ViewOf(lowered.at(KeyOf(source)));
-        if (!view.has_value()) {
-          region->steps.clear();
-          return count;
-        }
-        builder.AddOutput(*view);
-        region->outputs.push_back(
-            {source, DataTypeOf(view->type), tensorflow::TensorShape(view->dims)});
+      for (int v = step.first_value; v < step.first_value + step.num_outputs; ++v) {
+        known_[v] = lowering.KnownOf(v);
       }
     }
-    if (failure.has_value()) builder.AddOutput(*failure);
-    region->may_fail = failure.has_value();
-    region->program = std::make_shared<SharedProgram>(builder);
-    keep_known();
-    return count;
   }
 
-  const std::string& NameOf(int s) const { return schedule_.steps[s].kernel->name(); }
-
-  bool AddInput(const Source& source, ProgramBuilder* builder, std::vector<Region::Array>* inputs,
-                Lowered* input) {
-    input->known = KnownOf(source);
-    if (input->known.has_value()) return true;
-    const Tensor& tensor = iteration_.TensorOf(source);
-    const std::optional<ElementType> type = ElementTypeOf(tensor.dtype());
-    if (!type.has_value()) return false;
-    const bool stays = source.kind == Source::kParameter && body_.stays[source.index];
-    const auto dims = tensor.shape().dim_sizes();
-    input->view = builder->AddInput(*type, Dims(dims.begin(), dims.end()), stays);
-    inputs->push_back({source, tensor.dtype(), tensor.shape()});
-    return true;
-  }
-
-  bool IsReadOutside(int v, const std::vector<bool>& is_inside) const {
-    return !schedule_.values[v].results.empty() ||
-           std::any_of(readers_[v].begin(), readers_[v].end(),
-                       [&](int step) { return !is_inside[step]; });
+  // The values of steps that results of the body or other steps need.
+  std::vector<int> ReadOutside(const std::vector<int>& steps) const {
+    std::vector<bool> is_inside(schedule_.steps.size(), false);
+    for (const int s : steps) is_inside[s] = true;
+    std::vector<int> values;
+    for (const int s : steps) {
+      const Step& step = schedule_.steps[s];
+      for (int v = step.first_value; v < step.first_value + step.num_outputs; ++v) {
+        const bool is_read = std::any_of(readers_[v].begin(), readers_[v].end(),
+                                         [&](int reader) { return !is_inside[reader]; });
+        if (is_read || !schedule_.values[v].results.empty()) values.push_back(v);
+      }
+    }
+    return values;
   }
 
   void FindWhole() {
@@ -369,30 +264,6 @@ class BodyCompiler {
 };
 
 }  // namespace
-
-std::unique_ptr<ProgramRun> SharedProgram::Take() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!idle_.empty()) {
-      std::unique_ptr<ProgramRun> run = std::move(idle_.back());
-      idle_.pop_back();
-      return run;
-    }
-  }
-  return std::make_unique<ProgramRun>(program_);
-}
-
-void SharedProgram::GiveBack(std::unique_ptr<ProgramRun> run) {
-  // To get more memory anew takes less time than a loop that uses it.
-  constexpr int64_t kMostBytes = 1 << 20;
-  if (run->bytes() > kMostBytes) return;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  try {
-    idle_.push_back(std::move(run));
-  } catch (const std::bad_alloc&) {
-    // Freed, as there is no place for it. A destructor gives it back, and may not throw.
-  }
-}
 
 absl::Status CompileBody(const Schedule& schedule, FirstIteration* iteration, CompiledBody* body) {
   return BodyCompiler(schedule, iteration, body).Compile();

@@ -2,94 +2,17 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_COMPILED_BODY_H_
 #define TF_TI_CC_KERNELS_LOOPS_LOWERING_COMPILED_BODY_H_
 
-#include <algorithm>
-#include <atomic>
-#include <cstdint>
+#include <cstddef>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "cc/compute/program/program.h"
+#include "cc/kernels/loops/lowering/region.h"
+#include "cc/kernels/loops/lowering/unit_times.h"
 #include "cc/kernels/loops/schedule.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_ti {
-
-// A program, and runs of it that wait for the next loop.
-class SharedProgram {
- public:
-  explicit SharedProgram(const ProgramBuilder& builder) : program_(builder) {}
-
-  const Program& program() const { return program_; }
-  std::unique_ptr<ProgramRun> Take();
-  void GiveBack(std::unique_ptr<ProgramRun> run);
-
- private:
-  const Program program_;
-  std::mutex mutex_;  // guards idle_
-  std::vector<std::unique_ptr<ProgramRun>> idle_;
-};
-
-// Steps that are one program.
-struct Region {
-  struct Array {
-    Source source;  // of an output: the value
-    tensorflow::DataType dtype;
-    tensorflow::TensorShape shape;
-  };
-
-  std::string name;  // in a profile
-  std::vector<int> steps;
-  std::vector<Array> inputs;
-  std::vector<Array> outputs;
-  std::shared_ptr<SharedProgram> program;
-  // The program has one more output, a bool. Where it is true kernels must run the steps instead.
-  bool may_fail = false;
-};
-
-// How long units take, for all who run them; several threads may.
-class UnitTimes {
- public:
-  explicit UnitTimes(size_t count) : times_(count) {}
-
-  // A mean, in nanoseconds, in which the last times count most; 0 where a unit was not timed.
-  int64_t Of(size_t unit) const { return times_[unit].load(std::memory_order_relaxed); }
-  // A thread that lost its core makes a time much longer. So no time counts more than four means.
-  void Keep(size_t unit, int64_t time) {
-    const int64_t mean = Of(unit);
-    time = std::max<int64_t>(time, 1);
-    const int64_t next = mean == 0 ? time : (3 * mean + std::min(time, 4 * mean) + 3) / 4;
-    times_[unit].store(next, std::memory_order_relaxed);
-  }
-  bool AreKnown() const {
-    return std::all_of(times_.begin(), times_.end(), [](const std::atomic<int64_t>& time) {
-      return time.load(std::memory_order_relaxed) > 0;
-    });
-  }
-
-  // No thread is worth waking for the units, as it seems: in so many runs nobody asks again.
-  void SetLight() { light_runs_ = kLightRuns; }
-  // To be asked once in a run. The units are timed anew once they have been light for long: other
-  // values of the same shapes may take longer.
-  bool AreLight() {
-    int left = light_runs_.load(std::memory_order_relaxed);
-    if (left == 0) return false;
-    light_runs_.store(--left, std::memory_order_relaxed);
-    if (left == 0) {
-      for (std::atomic<int64_t>& time : times_) time.store(0, std::memory_order_relaxed);
-    }
-    return left > 0;
-  }
-
- private:
-  static constexpr int kLightRuns = 64;
-
-  std::vector<std::atomic<int64_t>> times_;
-  std::atomic<int> light_runs_{0};
-};
 
 // A body compiled for certain shapes: of its parameters, and of the kernels' results that its
 // regions read. The shapes alone decide which steps programs run.
@@ -136,27 +59,6 @@ class FirstIteration {
   virtual absl::Status RunLast(const CompiledBody& body) = 0;
   // A parameter, or a value that some step still reads.
   virtual const tensorflow::Tensor& TensorOf(const Source& source) const = 0;
-};
-
-// A run of a region's program, for one loop.
-class RegionRun {
- public:
-  explicit RegionRun(const Region& region) : program_(region.program), run_(program_->Take()) {}
-  ~RegionRun() {
-    if (run_ != nullptr) program_->GiveBack(std::move(run_));
-  }
-  RegionRun(RegionRun&&) = default;
-
-  ProgramRun* operator->() { return run_.get(); }
-  // Computes what stays, the first time. Inputs that stay are set.
-  void RunPrologueOnce() {
-    if (std::exchange(prologue_waits_, false)) run_->RunPrologue();
-  }
-
- private:
-  std::shared_ptr<SharedProgram> program_;
-  std::unique_ptr<ProgramRun> run_;
-  bool prologue_waits_ = true;
 };
 
 // Compiles a body and runs an iteration of it. The body has its parameters, and units that have run

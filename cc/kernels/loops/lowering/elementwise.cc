@@ -1,14 +1,17 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 
+#include "absl/container/flat_hash_map.h"
 #include "cc/kernels/loops/lowering/rules.h"
 #include "unsupported/Eigen/SpecialFunctions"
 
 namespace tf_ti {
 
-using tensorflow::DataType;
 using tensorflow::NodeDef;
+
+namespace {
 
 const absl::flat_hash_map<std::string, Operation>& ElementwiseOperations() {
   static const auto& operations = *new absl::flat_hash_map<std::string, Operation>{
@@ -83,13 +86,13 @@ const absl::flat_hash_map<std::string, Operation>& ElementwiseOperations() {
   return operations;
 }
 
-namespace {
-
 // The number that SELU scales with, and that times its alpha.
 constexpr double kSeluScale = 1.0507009873554804934193349852946;
 constexpr double kSeluScaleAlpha = 1.7580993408473768599402175208123;
 
 using Terms = std::vector<Term>;
+// The result of an operation of its operands, all of which are broadcast.
+using Formula = Term (*)(const Terms& operands, const NodeDef& node);
 
 Term MulNoNan(const Term& x, const Term& y) { return Where(y == y.Number(0), y.Number(0), x * y); }
 
@@ -103,9 +106,7 @@ Term ReciprocalGrad(const Terms& in, const NodeDef&) {
   return MulNoNan(-(y * y), dy);
 }
 
-}  // namespace
-
-// Of several operations each, in the order in which TensorFlow's kernels compute whole vectors.
+// Formulas of several operations, in the order in which TensorFlow's kernels compute whole vectors.
 const absl::flat_hash_map<std::string, Formula>& Formulas() {
   static const auto& formulas = *new absl::flat_hash_map<std::string, Formula>{
       {"ClipByValue",
@@ -173,7 +174,7 @@ const absl::flat_hash_map<std::string, Formula>& Formulas() {
          const Term& x = in[0];
          const Term erf = Applied(Operation::kErf, {x});
          const double most = Eigen::numext::erf(std::numeric_limits<double>::infinity());
-         if (most == 1 || x.view().type != ElementType::kDouble) return erf;
+         if (most == 1 || x.type() != ElementType::kDouble) return erf;
          return Where(Applied(Operation::kIsInf, {x}), x.Number(most), erf);
        }},
       {"SoftsignGrad",
@@ -206,6 +207,7 @@ const absl::flat_hash_map<std::string, Formula>& Formulas() {
   return formulas;
 }
 
+// Formulas for half precision, where TensorFlow's kernels round in between or compute otherwise.
 const absl::flat_hash_map<std::string, Formula>& HalfFormulas() {
   static const auto& formulas = *new absl::flat_hash_map<std::string, Formula>{
       {"Sigmoid",
@@ -254,11 +256,11 @@ const absl::flat_hash_map<std::string, Formula>& HalfFormulas() {
          const Term quotient = in[0] / in[1];
          return Where(quotient < quotient.Number(0), -Floor(-quotient), Floor(quotient));
        }},
-      // Of numbers far from 0 it is x or its exponential; how far is what Eigen calls epsilon.
+      // Far from 0 the result is x or its exponential; Eigen's epsilon says how far.
       {"Softplus",
        [](const Terms& in, const NodeDef&) {
          const Term& x = in[0];
-         const bool is_half = x.view().type == ElementType::kHalf;
+         const bool is_half = x.type() == ElementType::kHalf;
          const Term least = x.Number(std::log(is_half ? 0x1p-13 : 0x1p-7)) + x.Number(2);
          const Term e = Exp(x);
          return Where(-least < x, x, Where(x < least, e, Log1p(e)));
@@ -266,8 +268,6 @@ const absl::flat_hash_map<std::string, Formula>& HalfFormulas() {
   };
   return formulas;
 }
-
-namespace {
 
 Formula FormulaOf(const std::string& operation, ElementType type) {
   if (IsHalf(type)) {
@@ -278,114 +278,120 @@ Formula FormulaOf(const std::string& operation, ElementType type) {
   return found == Formulas().end() ? nullptr : found->second;
 }
 
-}  // namespace
-
-// Operands of an elementwise operation, and the dimensions of its result, which is not too large.
-bool Lowering::OperandsOf(const std::vector<Lowered>& inputs, std::vector<View>* operands,
-                          Dims* dims) {
-  for (const Lowered& input : inputs) {
-    const std::optional<View> view = ViewOf(input);
-    if (!view.has_value() || !BroadcastDims(*dims, view->dims, dims)) return false;
-    operands->push_back(*view);
+Outputs Elementwise(LoweringContext& context, const NodeDef& node,
+                    const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(const Operands operands, OperandsOf(context, inputs));
+  if (const Formula formula = FormulaOf(node.op(), operands.views.back().type)) {
+    Terms terms;
+    for (const View& operand : operands.views) terms.push_back(context.TermOf(operand));
+    return One(formula(terms, node).view());
   }
-  return CountOf(*dims) <= kMostElements;
-}
-
-bool Lowering::Elementwise(const NodeDef& node, const std::vector<Lowered>& inputs,
-                           std::vector<Lowered>* outputs) {
-  std::vector<View> operands;
-  Dims dims;
-  if (!OperandsOf(inputs, &operands, &dims)) return false;
-  if (FormulaOf(node.op(), operands.back().type) != nullptr) return Composed(node, inputs, outputs);
   const Operation operation = ElementwiseOperations().at(node.op());
-  if (IsCall(operation) && CountOf(dims) > kMostCalls) return false;
-  outputs->push_back({builder_->Apply(operation, operands), {}});
-  return true;
-}
-
-// An integer cannot be divided by 0.
-bool Lowering::Division(const NodeDef& node, const std::vector<Lowered>& inputs,
-                        std::vector<Lowered>* outputs) {
-  if (!Elementwise(node, inputs, outputs)) return false;
-  const DataType dtype = Attribute(node, "T", tensorflow::DT_INVALID);
-  if (!tensorflow::DataTypeIsInteger(dtype)) return true;
-  if (const std::optional<Dims> known = Integers(inputs[1]); known.has_value()) {
-    return std::count(known->begin(), known->end(), 0) == 0;
+  if (IsCall(operation) && CountOf(operands.dims) > kMostCalls) {
+    return Refused("more numbers than ", kMostCalls, ", computed one by one");
   }
-  const std::optional<View> view = ViewOf(inputs[1]);
-  if (!view.has_value()) return false;
-  if (view->count() == 0) return true;
-  const Term divisor(builder_, builder_->Contiguous(*view).Reshape({view->count()}));
-  return FailsWhere((divisor == divisor.Number(0)).Reduced(Operation::kAny, 0).view());
+  return One(OrRefused(context.builder().Apply(operation, operands.views)));
 }
 
-bool Lowering::Composed(const NodeDef& node, const std::vector<Lowered>& inputs,
-                        std::vector<Lowered>* outputs) {
-  std::vector<View> operands;
-  Dims dims;
-  if (!OperandsOf(inputs, &operands, &dims)) return false;
-  std::vector<Term> terms;
-  for (const View& operand : operands) terms.emplace_back(builder_, operand);
-  const Formula formula = FormulaOf(node.op(), operands.back().type);
-  outputs->push_back({formula(terms, node).view(), {}});
-  return true;
-}
-
-// The bias is of the last dimension, or of the one behind the first.
-bool Lowering::BiasAdd(const NodeDef& node, const std::vector<Lowered>& inputs,
-                       std::vector<Lowered>* outputs) {
-  const std::optional<View> value = ViewOf(inputs[0]);
-  std::optional<View> bias = ViewOf(inputs[1]);
-  if (!value.has_value() || !bias.has_value() || value->rank() < 2 || bias->rank() != 1) {
-    return false;
+// Integers have no quotient by 0.
+Outputs Division(LoweringContext& context, const NodeDef& node,
+                 const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(std::vector<Lowered> quotients, Elementwise(context, node, inputs));
+  if (!tensorflow::DataTypeIsInteger(DataTypeOf(inputs[1]))) return quotients;
+  if (inputs[1].known.has_value()) {
+    TF_ASSIGN_OR_RETURN(const Dims divisors, Integers(inputs[1]));
+    if (std::count(divisors.begin(), divisors.end(), 0) > 0) return Refused("a divisor of 0");
+    return quotients;
   }
-  if (value->count() > kMostElements) return false;
-  const int dim = ChannelsOf(node, value->rank());
-  if (bias->dims[0] != value->dims[dim]) return false;
-  while (bias->rank() < value->rank() - dim) bias = bias->WithDim(bias->rank());
-  outputs->push_back({builder_->Apply(Operation::kAdd, {*value, *bias}), {}});
-  return true;
+  const View& view = *inputs[1].view;
+  if (view.count() == 0) return quotients;
+  const Term divisors = context.TermOf(context.builder().Contiguous(view).Reshape({view.count()}));
+  TF_RETURN_IF_ERROR(context.FailWhere(divisors == divisors.Number(0)));
+  return quotients;
+}
+
+// The bias has the channels: the last dimension, or the one behind the first.
+Outputs BiasAdd(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(const View value, context.ViewOf(inputs[0]));
+  TF_ASSIGN_OR_RETURN(View bias, context.ViewOf(inputs[1]));
+  if (value.rank() < 2 || bias.rank() != 1) return Refused("a bias that is not of channels");
+  TF_RETURN_IF_ERROR(CheckCount(value.count()));
+  const int dim = ChannelsOf(node, value.rank());
+  if (bias.dims[0] != value.dims[dim]) return Refused("another number of channels than the bias's");
+  while (bias.rank() < value.rank() - dim) bias = bias.WithDim(bias.rank());
+  return One(OrRefused(context.builder().Apply(Operation::kAdd, {value, bias})));
 }
 
 // From the first to the last.
-bool Lowering::AddN(const NodeDef&, const std::vector<Lowered>& inputs,
-                    std::vector<Lowered>* outputs) {
-  std::optional<View> sum = ViewOf(inputs[0]);
-  if (!sum.has_value()) return false;
+Outputs AddN(LoweringContext& context, const NodeDef&, const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(View sum, context.ViewOf(inputs[0]));
   for (size_t i = 1; i < inputs.size(); ++i) {
-    const std::optional<View> view = ViewOf(inputs[i]);
-    if (!view.has_value() || view->dims != sum->dims || sum->count() > kMostElements) return false;
-    sum = builder_->Apply(Operation::kAdd, {*sum, *view});
-    if (sum->block < 0) return false;
+    TF_ASSIGN_OR_RETURN(const View view, context.ViewOf(inputs[i]));
+    if (view.dims != sum.dims) return Refused("shapes that differ");
+    TF_RETURN_IF_ERROR(CheckCount(sum.count()));
+    TF_ASSIGN_OR_RETURN(sum, OrRefused(context.builder().Apply(Operation::kAdd, {sum, view})));
   }
-  outputs->push_back({*sum, {}});
-  return true;
+  return One(sum);
 }
 
-bool Lowering::Cast(const NodeDef& node, const std::vector<Lowered>& inputs,
-                    std::vector<Lowered>* outputs) {
-  const std::optional<View> view = ViewOf(inputs[0]);
+Outputs Cast(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(const View view, context.ViewOf(inputs[0]));
   const auto to = ElementTypeOf(Attribute(node, "DstT", tensorflow::DT_INVALID));
-  if (!view.has_value() || !to.has_value() || Attribute(node, "Truncate", false)) return false;
-  if (view->count() > kMostElements) return false;
-  // What TensorFlow makes of floats that no integer is depends on how it was compiled.
-  if (IsReal(view->type) && !IsReal(*to) && *to != ElementType::kBool) return false;
-  outputs->push_back({builder_->Cast(*view, *to), {}});
-  return true;
+  if (!to.has_value()) return Refused("programs do not have the type");
+  if (Attribute(node, "Truncate", false)) return Refused("programs do not truncate");
+  TF_RETURN_IF_ERROR(CheckCount(view.count()));
+  // A float outside the integers' range becomes what TensorFlow's compiler made of it.
+  if (IsReal(view.type) && !IsReal(*to) && *to != ElementType::kBool) {
+    return Refused("integers of floats");
+  }
+  return One(context.builder().Cast(view, *to));
 }
 
-// Its condition may be a vector, of the rows.
-bool Lowering::SelectV1(const NodeDef&, const std::vector<Lowered>& inputs,
-                        std::vector<Lowered>* outputs) {
-  std::optional<View> condition = ViewOf(inputs[0]), x = ViewOf(inputs[1]), y = ViewOf(inputs[2]);
-  if (!condition.has_value() || !x.has_value() || !y.has_value()) return false;
-  if (x->dims != y->dims || x->count() > kMostElements) return false;
-  if (condition->dims != x->dims && condition->rank() > 0) {
-    if (condition->rank() != 1 || x->rank() == 0 || condition->dims[0] != x->dims[0]) return false;
-    while (condition->rank() < x->rank()) condition = condition->WithDim(condition->rank());
+// The condition may be a vector, with one bool for each row.
+Outputs Select(LoweringContext& context, const NodeDef&, const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(View condition, context.ViewOf(inputs[0]));
+  TF_ASSIGN_OR_RETURN(const View x, context.ViewOf(inputs[1]));
+  TF_ASSIGN_OR_RETURN(const View y, context.ViewOf(inputs[2]));
+  if (x.dims != y.dims) return Refused("shapes that differ");
+  TF_RETURN_IF_ERROR(CheckCount(x.count()));
+  if (condition.dims != x.dims && condition.rank() > 0) {
+    if (condition.rank() != 1 || x.rank() == 0 || condition.dims[0] != x.dims[0]) {
+      return Refused("a condition of another shape");
+    }
+    while (condition.rank() < x.rank()) condition = condition.WithDim(condition.rank());
   }
-  outputs->push_back({builder_->Apply(Operation::kSelect, {*condition, *x, *y}), {}});
-  return true;
+  return One(OrRefused(context.builder().Apply(Operation::kSelect, {condition, x, y})));
+}
+
+}  // namespace
+
+absl::StatusOr<Operands> OperandsOf(LoweringContext& context, const std::vector<Lowered>& inputs) {
+  Operands operands;
+  for (const Lowered& input : inputs) {
+    TF_ASSIGN_OR_RETURN(View view, context.ViewOf(input));
+    std::optional<Dims> dims = BroadcastDims(operands.dims, view.dims);
+    if (!dims.has_value()) return Refused("shapes that do not fit each other");
+    operands.dims = *std::move(dims);
+    operands.views.push_back(std::move(view));
+  }
+  TF_RETURN_IF_ERROR(CheckCount(CountOf(operands.dims)));
+  return operands;
+}
+
+RuleTable ElementwiseRules() {
+  RuleTable rules;
+  for (const auto& [name, operation] : ElementwiseOperations())
+    rules.push_back({name, Elementwise});
+  for (const auto& [name, formula] : Formulas()) rules.push_back({name, Elementwise});
+  for (const char* const name : {"FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod"}) {
+    rules.push_back({name, Division});
+  }
+  rules.insert(rules.end(), {{"AddN", AddN},
+                             {"BiasAdd", BiasAdd},
+                             {"BiasAddV1", BiasAdd},
+                             {"Cast", Cast},
+                             {"Select", Select}});
+  return rules;
 }
 
 }  // namespace tf_ti

@@ -1,10 +1,13 @@
 #include "cc/kernels/loops/lowering/lower.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <unordered_map>
 
 #include "cc/compute/program/merged_loops.h"
+#include "cc/compute/program/program.h"
 #include "cc/kernels/loops/lowering/rules.h"
-#include "cc/kernels/loops/tensors.h"
 #include "cc/spec/loops/operations.h"
 
 namespace tf_ti {
@@ -14,146 +17,70 @@ using tensorflow::NodeDef;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-std::optional<Dims> Integers(const Lowered& value) {
-  if (!value.known.has_value()) return std::nullopt;
-  const Tensor& tensor = *value.known;
-  Dims integers;
-  for (int64_t i = 0; i < tensor.NumElements(); ++i) {
-    if (tensor.dtype() == tensorflow::DT_INT32) {
-      integers.push_back(tensor.flat<int32_t>()(i));
-    } else if (tensor.dtype() == tensorflow::DT_INT64) {
-      integers.push_back(tensor.flat<int64_t>()(i));
-    } else {
-      return std::nullopt;
-    }
-  }
-  return integers;
-}
+namespace {
 
-int DimOf(int64_t axis, int rank) {
-  const int64_t dim = axis < 0 ? axis + rank : axis;
-  return dim >= 0 && dim < rank ? static_cast<int>(dim) : -1;
-}
-
-int ChannelsOf(const NodeDef& node, int rank) {
-  const bool are_last = Attribute(node, "data_format", std::string("NHWC")) == "NHWC";
-  return are_last ? rank - 1 : 1;
-}
-
-Tensor ToTensor(const Dims& integers, DataType dtype) {
-  Tensor tensor = HostTensor(dtype, TensorShape({static_cast<int64_t>(integers.size())}));
-  for (size_t i = 0; i < integers.size(); ++i) {
-    if (dtype == tensorflow::DT_INT32) {
-      tensor.flat<int32_t>()(i) = static_cast<int32_t>(integers[i]);
-    } else {
-      tensor.flat<int64_t>()(i) = integers[i];
-    }
-  }
-  return tensor;
-}
-
-std::optional<ElementType> ElementTypeOf(DataType dtype) {
-  switch (dtype) {
-    case tensorflow::DT_FLOAT:
-      return ElementType::kFloat;
-    case tensorflow::DT_DOUBLE:
-      return ElementType::kDouble;
-    case tensorflow::DT_HALF:
-      return ElementType::kHalf;
-    case tensorflow::DT_BFLOAT16:
-      return ElementType::kBFloat16;
-    case tensorflow::DT_INT32:
-      return ElementType::kInt32;
-    case tensorflow::DT_INT64:
-      return ElementType::kInt64;
-    case tensorflow::DT_BOOL:
-      return ElementType::kBool;
-    default:
-      return std::nullopt;
-  }
-}
-
-DataType DataTypeOf(ElementType type) {
-  constexpr DataType kTypes[kNumElementTypes] = {
-      tensorflow::DT_FLOAT, tensorflow::DT_DOUBLE, tensorflow::DT_HALF, tensorflow::DT_BFLOAT16,
-      tensorflow::DT_INT32, tensorflow::DT_INT64,  tensorflow::DT_BOOL};
-  return kTypes[static_cast<int>(type)];
-}
-
-const std::unordered_map<std::string, Lowering::Rule>& Lowering::Rules() {
+const std::unordered_map<std::string, Rule>& Rules() {
   static const auto& rules = *[] {
-    auto* const all = new std::unordered_map<std::string, Rule>{
-        {"AddN", &Lowering::AddN},
-        {"Cast", &Lowering::Cast},
-        {"Select", &Lowering::SelectV1},
-        {"BiasAdd", &Lowering::BiasAdd},
-        {"BiasAddV1", &Lowering::BiasAdd},
-        {"BiasAddGrad", &Lowering::BiasAddGrad},
-        {"L2Loss", &Lowering::L2Loss},
-        {"Cumsum", &Lowering::Accumulated},
-        {"Cumprod", &Lowering::Accumulated},
-        {"ArgMax", &Lowering::IndexOfExtreme},
-        {"ArgMin", &Lowering::IndexOfExtreme},
-        {"Shape", &Lowering::ShapeOf},
-        {"ShapeN", &Lowering::ShapeOf},
-        {"Size", &Lowering::SizeOfAll},
-        {"Rank", &Lowering::SizeOfAll},
-        {"Range", &Lowering::Range},
-        {"ConcatOffset", &Lowering::ConcatOffset},
-        {"InvertPermutation", &Lowering::InvertPermutation},
-        {"IdentityN", &Lowering::IdentityN},
-        {"Reshape", &Lowering::Reshape},
-        {"ExpandDims", &Lowering::ExpandDims},
-        {"Squeeze", &Lowering::Squeeze},
-        {"Transpose", &Lowering::Transpose},
-        {"StridedSlice", &Lowering::StridedSlice},
-        {"StridedSliceGrad", &Lowering::StridedSliceGrad},
-        {"Slice", &Lowering::Slice},
-        {"BroadcastTo", &Lowering::BroadcastTo},
-        {"Tile", &Lowering::Tile},
-        {"ConcatV2", &Lowering::Concat},
-        {"Pack", &Lowering::Pack},
-        {"Unpack", &Lowering::Unpack},
-        {"Split", &Lowering::Split},
-        {"SplitV", &Lowering::SplitV},
-        {"GatherV2", &Lowering::Gather},
-        {"OneHot", &Lowering::OneHot},
-        {"MatMul", &Lowering::MatMul},
-        {"BatchMatMul", &Lowering::MatMul},
-        {"BatchMatMulV2", &Lowering::MatMul},
-        {"BatchMatMulV3", &Lowering::MatMul},
-        {"Einsum", &Lowering::Einsum},
-        {"Roll", &Lowering::Roll},
-        {"ReverseV2", &Lowering::Reverse},
-        {"Pad", &Lowering::Pad},
-        {"PadV2", &Lowering::Pad},
-        {"Softmax", &Lowering::Softmax},
-        {"LogSoftmax", &Lowering::Softmax},
-        {"SoftmaxCrossEntropyWithLogits", &Lowering::SoftmaxCrossEntropy},
-        {"Fill", &Lowering::Fill},
-        {"ZerosLike", &Lowering::ZerosLike},
-        {"OnesLike", &Lowering::OnesLike},
-        {"BroadcastGradientArgs", &Lowering::BroadcastGradientArgs},
-    };
-    for (const auto& [name, operation] : ElementwiseOperations()) {
-      (*all)[name] = &Lowering::Elementwise;
+    auto* const all = new std::unordered_map<std::string, Rule>;
+    for (const auto part :
+         {ElementwiseRules, MovementRules, ProductRules, ReductionRules, ShapeRules, ViewRules}) {
+      for (const auto& [name, rule] : part()) (*all)[name] = rule;
     }
-    for (const char* const name : {"FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod"}) {
-      (*all)[name] = &Lowering::Division;
-    }
-    for (const auto& [name, formula] : Formulas()) (*all)[name] = &Lowering::Composed;
-    for (const auto& [name, operation] : Reductions()) (*all)[name] = &Lowering::Reduction;
     return all;
   }();
   return rules;
 }
 
-bool MayBeLowered(const NodeDef& node) { return Lowering::Rules().count(node.op()) > 0; }
+bool IsSmallInteger(const Lowered& value) {
+  return value.known.has_value() && tensorflow::DataTypeIsInteger(value.known->dtype()) &&
+         value.known->NumElements() <= kMostKnown;
+}
+
+// What an operation makes of few known integers, if that is few integers too.
+std::optional<std::vector<Lowered>> Evaluated(const NodeDef& node, Rule rule,
+                                              const std::vector<Lowered>& inputs) {
+  if (inputs.empty() || !std::all_of(inputs.begin(), inputs.end(), IsSmallInteger)) {
+    return std::nullopt;
+  }
+  LoweringContext context;
+  Outputs outputs = rule(context, node, inputs);
+  if (!outputs.ok()) return std::nullopt;
+  std::vector<Tensor*> results;
+  for (Lowered& output : *outputs) {
+    if (output.known.has_value()) continue;
+    const View view = *std::exchange(output.view, std::nullopt);
+    if (IsReal(view.type) || view.type == ElementType::kBool) return std::nullopt;
+    if (view.count() > kMostKnown) return std::nullopt;
+    context.builder().AddOutput(view);
+    results.push_back(&output.known.emplace(DataTypeOf(view.type), TensorShape(view.dims)));
+  }
+  const Program program(context.builder().steps());
+  ProgramRun run(program);
+  for (size_t i = 0; i < results.size(); ++i) {
+    run.SetOutput(static_cast<int>(i), results[i]->data());
+  }
+  run.RunPrologue();
+  run.Run();
+  return *std::move(outputs);
+}
+
+absl::Status CheckOutput(const Lowered& output) {
+  if (output.known.has_value()) return absl::OkStatus();
+  const View& view = *output.view;
+  TF_RETURN_IF_ERROR(CheckCount(view.count()));
+  if (view.rank() > kMostDims) return Refused(view.rank(), " dimensions");
+  if (InstructionsOfCopy(view) > kMostParts) return Refused("elements that lie too far apart");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool MayBeLowered(const NodeDef& node) { return Rules().count(node.op()) > 0; }
 
 const char* TfTiLoweredOperations() {
   static const auto& names = *[] {
     auto* const all = new std::string;
-    for (const auto& [name, rule] : Lowering::Rules()) absl::StrAppend(all, name, " ");
+    for (const auto& [name, rule] : Rules()) absl::StrAppend(all, name, " ");
     return all;
   }();
   return names.c_str();
@@ -180,66 +107,16 @@ bool IsView(const NodeDef& node) {
          kind == OperationKind::kFilled;
 }
 
-std::optional<View> Lowering::ViewOf(const Lowered& value) {
-  if (value.view.block >= 0) return value.view;
-  if (!value.known.has_value()) return std::nullopt;
-  const std::optional<ElementType> type = ElementTypeOf(value.known->dtype());
-  if (!type.has_value() || value.known->NumElements() > kMostElements) return std::nullopt;
-  const auto dims = value.known->shape().dim_sizes();
-  return builder_->AddConstant(*type, Dims(dims.begin(), dims.end()), value.known->data());
-}
-
-bool Lowering::Evaluate(const NodeDef& node, Rule rule, const std::vector<Lowered>& inputs,
-                        std::vector<Lowered>* outputs) {
-  const auto are_few = [](const Lowered& value) {
-    return value.known.has_value() && tensorflow::DataTypeIsInteger(value.known->dtype()) &&
-           value.known->NumElements() <= kMostKnown;
-  };
-  if (inputs.empty() || !std::all_of(inputs.begin(), inputs.end(), are_few)) return false;
-  ProgramBuilder builder;
-  Lowering lowering(&builder);
-  outputs->clear();
-  if (!(lowering.*rule)(node, inputs, outputs)) return false;
-  std::vector<Tensor*> results;
-  for (Lowered& output : *outputs) {
-    if (output.known.has_value()) continue;
-    const View view = output.view;
-    if (view.block < 0 || IsReal(view.type) || view.type == ElementType::kBool) return false;
-    if (view.count() > kMostKnown) return false;
-    builder.AddOutput(view);
-    output = {View(), Tensor(DataTypeOf(view.type), TensorShape(view.dims))};
-    results.push_back(&*output.known);
-  }
-  const Program program(builder);
-  ProgramRun run(program);
-  for (size_t i = 0; i < results.size(); ++i) {
-    run.SetOutput(static_cast<int>(i), results[i]->data());
-  }
-  run.RunPrologue();
-  run.Run();
-  return true;
-}
-
-bool Lowering::FailsWhere(const View& bools) {
-  if (bools.block < 0) return false;
-  const View one = bools.Reshape({});
-  failure_ = failure_.has_value() ? builder_->Apply(Operation::kLogicalOr, {*failure_, one}) : one;
-  return true;
-}
-
-bool Lowering::Lower(const NodeDef& node, const std::vector<Lowered>& inputs,
-                     std::vector<Lowered>* outputs) {
+Outputs Lower(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs) {
   const auto rule = Rules().find(node.op());
-  if (rule == Rules().end()) return false;
-  if (Evaluate(node, rule->second, inputs, outputs)) return true;
-  outputs->clear();
-  if (!(this->*rule->second)(node, inputs, outputs)) return false;
-  if (builder_->most_instructions() > kMostParts) return false;
-  return std::all_of(outputs->begin(), outputs->end(), [](const Lowered& output) {
-    return output.known.has_value() ||
-           (output.view.block >= 0 && output.view.count() <= kMostElements &&
-            output.view.rank() <= kMostDims && InstructionsOfCopy(output.view) <= kMostParts);
-  });
+  if (rule == Rules().end()) return Refused("there is no rule for ", node.op());
+  if (auto known = Evaluated(node, rule->second, inputs)) return *std::move(known);
+  TF_ASSIGN_OR_RETURN(std::vector<Lowered> outputs, rule->second(context, node, inputs));
+  if (context.builder().most_instructions() > kMostParts) {
+    return Refused("more instructions than ", kMostParts, " for one step");
+  }
+  for (const Lowered& output : outputs) TF_RETURN_IF_ERROR(CheckOutput(output));
+  return outputs;
 }
 
 }  // namespace tf_ti

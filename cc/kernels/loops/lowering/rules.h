@@ -1,49 +1,92 @@
-// What the rules of operations share.
+// Rules, each of which lowers an operation, and what they share.
 #ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_RULES_H_
 #define TF_TI_CC_KERNELS_LOOPS_LOWERING_RULES_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "cc/kernels/loops/lowering/lower.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cc/kernels/loops/lowering/context.h"
+#include "cc/kernels/loops/lowering/lowered.h"
 #include "cc/kernels/loops/lowering/term.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
 
 namespace tf_ti {
 
 // Larger arrays do not fit a cache.
 constexpr int64_t kMostElements = 1 << 22;
 constexpr int kMostDims = 8;
-// Arrays of so many integers may be shapes, or parts of them, and are worth to be known.
+// An array of at most so many integers may be a shape, or a part of one, and is worth knowing.
 constexpr int64_t kMostKnown = 64;
-// Of larger products TensorFlow's kernels, and packed matrices, take less time.
+// TensorFlow's kernels, and packed matrices, take less time for larger products.
 constexpr int64_t kMostProducts = 1 << 17;
-
-// A kernel of TensorFlow's computes more numbers than these in less time than calls, one by one.
+// A kernel of TensorFlow computes more numbers in less time than calls, one by one.
 constexpr int64_t kMostCalls = 1 << 10;
-
-// Of parts that are an instruction each.
+// The most parts of an array where each part takes an instruction.
 constexpr int64_t kMostParts = 64;
 
-const absl::flat_hash_map<std::string, Operation>& ElementwiseOperations();
-// The result of an operation of its operands, all of which are broadcast.
-using Formula = Term (*)(const std::vector<Term>& operands, const tensorflow::NodeDef& node);
-const absl::flat_hash_map<std::string, Formula>& Formulas();
-// Those of half precision, where TensorFlow's kernels round in between or compute otherwise.
-const absl::flat_hash_map<std::string, Formula>& HalfFormulas();
-const absl::flat_hash_map<std::string, Operation>& Reductions();
+// Adds an operation's steps to the context's program, and returns its outputs.
+using Outputs = absl::StatusOr<std::vector<Lowered>>;
+using Rule = Outputs (*)(LoweringContext& context, const tensorflow::NodeDef& node,
+                         const std::vector<Lowered>& inputs);
+// Rules by the names of operations, a table for each file of rules.
+using RuleTable = std::vector<std::pair<std::string, Rule>>;
+RuleTable ElementwiseRules();
+RuleTable MovementRules();
+RuleTable ProductRules();
+RuleTable ReductionRules();
+RuleTable ShapeRules();
+RuleTable ViewRules();
 
-// The integers of a tensor whose elements are known.
-std::optional<Dims> Integers(const Lowered& value);
+// The outputs of an operation that has one.
+Outputs One(absl::StatusOr<View> view);
+Outputs One(tensorflow::Tensor known);
+
+// Refuses an array that is too large.
+absl::Status CheckCount(int64_t count);
+
+// The integers of a tensor whose elements are known, and the integer of one that has one.
+absl::StatusOr<Dims> Integers(const Lowered& value);
+absl::StatusOr<int64_t> Integer(const Lowered& value);
 tensorflow::Tensor ToTensor(const Dims& integers, tensorflow::DataType dtype);
 
-// The dimension that an axis names, or -1.
-int DimOf(int64_t axis, int rank);
+// The dimension that an axis names.
+absl::StatusOr<int> DimOf(int64_t axis, int rank);
+absl::StatusOr<int> DimOf(const Lowered& axis, int rank);
 
-// The dimension that a bias is of.
+// The dimension that a bias has.
 int ChannelsOf(const tensorflow::NodeDef& node, int rank);
+
+// A zero of a type.
+View Zero(LoweringContext& context, ElementType type);
+
+// Operands that can be broadcast to common dimensions, which are those of the result.
+struct Operands {
+  std::vector<View> views;
+  Dims dims;
+};
+absl::StatusOr<Operands> OperandsOf(LoweringContext& context, const std::vector<Lowered>& inputs);
+
+// A view that repeats an array.
+absl::StatusOr<View> Repeated(const View& view, const Dims& dims);
+// `count` neighbouring dimensions as one.
+View Merged(LoweringContext& context, const View& view, int first, int count);
+// The part of an array that begin, end and strides name, which are inputs `first` and the next two.
+absl::StatusOr<View> Sliced(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs,
+                            int first, const View& view);
+// The concatenation of arrays along a dimension.
+absl::StatusOr<View> Joined(LoweringContext& context, const std::vector<View>& parts, int dim);
+// A reduction over some dimensions, which have elements and stay as dimensions of 1. Half precision
+// is rounded once, at the end.
+absl::StatusOr<View> Reduced(LoweringContext& context, Operation operation, View view,
+                             const std::vector<bool>& is_reduced);
 
 template <typename T>
 T Attribute(const tensorflow::NodeDef& node, const char* name, T value) {

@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <optional>
 
 #include "cc/kernels/loops/lowering/rules.h"
 #include "tensorflow/core/util/bcast.h"
@@ -8,130 +8,128 @@ namespace tf_ti {
 using tensorflow::DataType;
 using tensorflow::NodeDef;
 using tensorflow::Tensor;
+using tensorflow::TensorShape;
 
-Dims DimsOf(const Lowered& value) {
-  if (value.view.block >= 0) return value.view.dims;
-  const auto dims = value.known->shape().dim_sizes();
-  return Dims(dims.begin(), dims.end());
+namespace {
+
+Lowered Known(const Dims& integers, DataType dtype) {
+  return {std::nullopt, ToTensor(integers, dtype)};
 }
 
-bool Lowering::ShapeOf(const NodeDef& node, const std::vector<Lowered>& inputs,
-                       std::vector<Lowered>* outputs) {
+Outputs ShapeOf(LoweringContext&, const NodeDef& node, const std::vector<Lowered>& inputs) {
   const DataType dtype = Attribute(node, "out_type", tensorflow::DT_INT32);
-  for (const Lowered& input : inputs) outputs->push_back({View(), ToTensor(DimsOf(input), dtype)});
-  return true;
+  std::vector<Lowered> shapes;
+  for (const Lowered& input : inputs) shapes.push_back(Known(DimsOf(input), dtype));
+  return shapes;
 }
 
-bool Lowering::SizeOfAll(const NodeDef& node, const std::vector<Lowered>& inputs,
-                         std::vector<Lowered>* outputs) {
+Outputs SizeOrRank(LoweringContext&, const NodeDef& node, const std::vector<Lowered>& inputs) {
   const Dims dims = DimsOf(inputs[0]);
   const int64_t size = node.op() == "Rank" ? dims.size() : CountOf(dims);
-  Tensor scalar;
   const DataType dtype = Attribute(node, "out_type", tensorflow::DT_INT32);
-  outputs->push_back({View(), scalar.CopyFrom(ToTensor({size}, dtype), {}) ? scalar : Tensor()});
-  return true;
+  Tensor scalar;
+  TF_RETURN_IF_ERROR(scalar.BitcastFrom(ToTensor({size}, dtype), dtype, TensorShape({})));
+  return One(scalar);
 }
 
-bool Lowering::Range(const NodeDef& node, const std::vector<Lowered>& inputs,
-                     std::vector<Lowered>* outputs) {
+Outputs Range(LoweringContext&, const NodeDef& node, const std::vector<Lowered>& inputs) {
   Dims bounds;  // start, limit, delta
   for (const Lowered& input : inputs) {
-    const std::optional<Dims> bound = Integers(input);
-    if (!bound.has_value() || bound->size() != 1) return false;
-    if ((*bound)[0] != static_cast<int32_t>((*bound)[0])) return false;  // none overflows
-    bounds.push_back((*bound)[0]);
+    TF_ASSIGN_OR_RETURN(const int64_t bound, Integer(input));
+    // Sums of narrow integers do not overflow wide ones.
+    if (bound != static_cast<int32_t>(bound)) return Refused("a bound of ", bound);
+    bounds.push_back(bound);
   }
   const int64_t delta = bounds[2];
+  if (delta == 0) return Refused("a range of steps of 0");
   Dims range;
   for (int64_t at = bounds[0]; delta > 0 ? at < bounds[1] : at > bounds[1]; at += delta) {
-    if (delta == 0 || static_cast<int64_t>(range.size()) == kMostElements) return false;
     range.push_back(at);
+    TF_RETURN_IF_ERROR(CheckCount(range.size()));
   }
-  outputs->push_back({View(), ToTensor(range, Attribute(node, "Tidx", tensorflow::DT_INT32))});
-  return true;
+  return One(ToTensor(range, Attribute(node, "Tidx", tensorflow::DT_INT32)));
 }
 
 // Where each of the arrays begins in their concatenation.
-bool Lowering::ConcatOffset(const NodeDef& node, const std::vector<Lowered>& inputs,
-                            std::vector<Lowered>* outputs) {
-  const std::optional<Dims> axis = Integers(inputs[0]);
-  if (!axis.has_value() || axis->size() != 1) return false;
+Outputs ConcatOffset(LoweringContext&, const NodeDef& node, const std::vector<Lowered>& inputs) {
   const DataType dtype = Attribute(node, "shape_type", tensorflow::DT_INT32);
+  std::vector<Lowered> offsets;
   int64_t begin = 0;
   for (size_t i = 1; i < inputs.size(); ++i) {
-    const std::optional<Dims> dims = Integers(inputs[i]);
-    if (!dims.has_value()) return false;
-    const int dim = DimOf((*axis)[0], static_cast<int>(dims->size()));
-    if (dim < 0) return false;
-    Dims offsets(dims->size(), 0);
-    offsets[dim] = begin;
-    outputs->push_back({View(), ToTensor(offsets, dtype)});
-    begin += (*dims)[dim];
+    TF_ASSIGN_OR_RETURN(const Dims dims, Integers(inputs[i]));
+    TF_ASSIGN_OR_RETURN(const int dim, DimOf(inputs[0], static_cast<int>(dims.size())));
+    Dims offset(dims.size(), 0);
+    offset[dim] = begin;
+    offsets.push_back(Known(offset, dtype));
+    begin += dims[dim];
   }
-  return true;
+  return offsets;
 }
 
-bool Lowering::InvertPermutation(const NodeDef& node, const std::vector<Lowered>& inputs,
-                                 std::vector<Lowered>* outputs) {
-  const std::optional<Dims> order = Integers(inputs[0]);
-  if (!order.has_value()) return false;
-  Dims inverse(order->size(), -1);
-  for (size_t i = 0; i < order->size(); ++i) {
-    const int64_t place = (*order)[i];
-    if (place < 0 || place >= static_cast<int64_t>(order->size()) || inverse[place] >= 0) {
-      return false;
+Outputs InvertPermutation(LoweringContext&, const NodeDef& node,
+                          const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(const Dims order, Integers(inputs[0]));
+  Dims inverse(order.size(), -1);
+  for (size_t i = 0; i < order.size(); ++i) {
+    const int64_t place = order[i];
+    if (place < 0 || place >= static_cast<int64_t>(order.size()) || inverse[place] >= 0) {
+      return Refused("a permutation that has ", place, " twice, or out of range");
     }
     inverse[place] = i;
   }
-  outputs->push_back({View(), ToTensor(inverse, Attribute(node, "T", tensorflow::DT_INT32))});
-  return true;
+  return One(ToTensor(inverse, Attribute(node, "T", tensorflow::DT_INT32)));
 }
 
-bool Lowering::Filled(const View& element, const Dims& dims, std::vector<Lowered>* outputs) {
-  if (std::any_of(dims.begin(), dims.end(), [](int64_t dim) { return dim < 0; })) return false;
-  outputs->push_back({element.BroadcastTo(dims), {}});
-  return true;
+Outputs Fill(LoweringContext& context, const NodeDef&, const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(const Dims dims, Integers(inputs[0]));
+  TF_ASSIGN_OR_RETURN(const View element, context.ViewOf(inputs[1]));
+  if (element.rank() != 0) return Refused("a filling that is not one element");
+  return One(Repeated(element, dims));
 }
 
-bool Lowering::Fill(const NodeDef&, const std::vector<Lowered>& inputs,
-                    std::vector<Lowered>* outputs) {
-  const std::optional<Dims> dims = Integers(inputs[0]);
-  const std::optional<View> element = ViewOf(inputs[1]);
-  if (!dims.has_value() || !element.has_value() || element->rank() != 0) return false;
-  return Filled(*element, *dims, outputs);
+Outputs ZerosLike(LoweringContext& context, const NodeDef&, const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(const View view, context.ViewOf(inputs[0]));
+  return One(Repeated(Zero(context, view.type), view.dims));
 }
 
-bool Lowering::ZerosLike(const NodeDef&, const std::vector<Lowered>& inputs,
-                         std::vector<Lowered>* outputs) {
-  const std::optional<View> view = ViewOf(inputs[0]);
-  const int64_t zeros = 0;
-  return view.has_value() &&
-         Filled(builder_->AddConstant(view->type, {}, &zeros), view->dims, outputs);
-}
-
-bool Lowering::OnesLike(const NodeDef&, const std::vector<Lowered>& inputs,
-                        std::vector<Lowered>* outputs) {
-  const std::optional<View> view = ViewOf(inputs[0]);
-  if (!view.has_value()) return false;
+Outputs OnesLike(LoweringContext& context, const NodeDef&, const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(const View view, context.ViewOf(inputs[0]));
   const int32_t one = 1;
-  const View number = builder_->AddConstant(ElementType::kInt32, {}, &one);
-  return Filled(builder_->Cast(number, view->type), view->dims, outputs);
+  const View number = context.builder().AddConstant(ElementType::kInt32, {}, &one);
+  return One(Repeated(context.builder().Cast(number, view.type), view.dims));
 }
 
-bool Lowering::BroadcastGradientArgs(const NodeDef& node, const std::vector<Lowered>& inputs,
-                                     std::vector<Lowered>* outputs) {
-  const std::optional<Dims> x = Integers(inputs[0]), y = Integers(inputs[1]);
-  if (!x.has_value() || !y.has_value()) return false;
-  const tensorflow::BCast broadcast(tensorflow::BCast::Vec(x->begin(), x->end()),
-                                    tensorflow::BCast::Vec(y->begin(), y->end()),
+Outputs BroadcastGradientArgs(LoweringContext&, const NodeDef& node,
+                              const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(const Dims x, Integers(inputs[0]));
+  TF_ASSIGN_OR_RETURN(const Dims y, Integers(inputs[1]));
+  const tensorflow::BCast broadcast(tensorflow::BCast::Vec(x.begin(), x.end()),
+                                    tensorflow::BCast::Vec(y.begin(), y.end()),
                                     /*fewer_dims_optimization=*/false,
                                     /*return_flattened_batch_indices=*/false);
-  if (!broadcast.IsValid()) return false;
+  if (!broadcast.IsValid()) return Refused("shapes that do not fit each other");
   const DataType dtype = Attribute(node, "T", tensorflow::DT_INT32);
+  std::vector<Lowered> outputs;
   for (const auto& axes : {broadcast.grad_x_reduce_idx(), broadcast.grad_y_reduce_idx()}) {
-    outputs->push_back({View(), ToTensor(Dims(axes.begin(), axes.end()), dtype)});
+    outputs.push_back(Known(Dims(axes.begin(), axes.end()), dtype));
   }
-  return true;
+  return outputs;
+}
+
+}  // namespace
+
+RuleTable ShapeRules() {
+  return {{"BroadcastGradientArgs", BroadcastGradientArgs},
+          {"ConcatOffset", ConcatOffset},
+          {"Fill", Fill},
+          {"InvertPermutation", InvertPermutation},
+          {"OnesLike", OnesLike},
+          {"Range", Range},
+          {"Rank", SizeOrRank},
+          {"Shape", ShapeOf},
+          {"ShapeN", ShapeOf},
+          {"Size", SizeOrRank},
+          {"ZerosLike", ZerosLike}};
 }
 
 }  // namespace tf_ti

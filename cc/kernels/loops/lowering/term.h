@@ -2,32 +2,38 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_TERM_H_
 #define TF_TI_CC_KERNELS_LOOPS_LOWERING_TERM_H_
 
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "cc/compute/program/program.h"
+#include "cc/compute/program/builder.h"
+#include "cc/kernels/loops/lowering/lowered.h"
 
 namespace tf_ti {
 
 // An array of a program, as a formula has it: x * y adds the operation to the program. Where there
-// is no kernel for it the term is of no array, and so are all that are made of it.
+// is no kernel for an operation its term has no array, and no term made of it has one.
 class Term {
  public:
-  Term(ProgramBuilder* builder, View view) : builder_(builder), view_(std::move(view)) {}
+  Term(ProgramBuilder* builder, std::optional<View> view)
+      : builder_(builder), view_(std::move(view)) {}
 
-  const View& view() const { return view_; }
+  // The array, refused where there is none.
+  absl::StatusOr<View> view() const { return OrRefused(view_); }
+  // The type of a term that has an array.
+  ElementType type() const { return view_->type; }
   // One number of the same type.
   Term Number(double value) const;
   // Along a dimension, which stays as one of 1.
   Term Reduced(Operation operation, int dim) const;
-  // Of bools, as numbers of another's type.
+  // Bools, as numbers of another's type.
   Term As(const Term& other) const;
 
   friend Term Applied(Operation operation, const std::vector<Term>& operands);
 
  private:
   ProgramBuilder* builder_;
-  View view_;
+  std::optional<View> view_;
 };
 
 Term Applied(Operation operation, const std::vector<Term>& operands);

@@ -1,0 +1,26 @@
+#include "cc/kernels/loops/lowering/context.h"
+
+#include "cc/kernels/loops/lowering/rules.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/statusor.h"
+
+namespace tf_ti {
+
+absl::StatusOr<View> LoweringContext::ViewOf(const Lowered& value) {
+  if (value.view.has_value()) return *value.view;
+  const std::optional<ElementType> type = ElementTypeOf(value.known->dtype());
+  if (!type.has_value()) {
+    return Refused("programs have no ", tensorflow::DataTypeString(value.known->dtype()));
+  }
+  TF_RETURN_IF_ERROR(CheckCount(value.known->NumElements()));
+  return builder_.AddConstant(*type, DimsOf(value), value.known->data());
+}
+
+absl::Status LoweringContext::FailWhere(const Term& bools) {
+  TF_ASSIGN_OR_RETURN(const View any, bools.Reduced(Operation::kAny, 0).view());
+  const View one = any.Reshape({});
+  failure_ = failure_.has_value() ? builder_.Apply(Operation::kLogicalOr, {*failure_, one}) : one;
+  return absl::OkStatus();
+}
+
+}  // namespace tf_ti

@@ -1,0 +1,38 @@
+// Values while operations are lowered, and why an operation is not.
+#ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_LOWERED_H_
+#define TF_TI_CC_KERNELS_LOOPS_LOWERING_LOWERED_H_
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cc/compute/program/view.h"
+#include "cc/status.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tf_ti {
+
+std::optional<ElementType> ElementTypeOf(tensorflow::DataType dtype);
+tensorflow::DataType DataTypeOf(ElementType type);
+
+// An array of the program, or a tensor whose elements are known when the program is made, as axes
+// and shapes are. Exactly one of both has a value.
+struct Lowered {
+  std::optional<View> view;
+  std::optional<tensorflow::Tensor> known;
+};
+Dims DimsOf(const Lowered& value);
+tensorflow::DataType DataTypeOf(const Lowered& value);
+
+// The status of an operation that cannot be lowered. The reason says what does not fit.
+template <typename... Args>
+absl::Status Refused(const Args&... reason) {
+  return Unimplemented(reason...);
+}
+
+// The result of an operation, refused where the program has no kernel for it.
+absl::StatusOr<View> OrRefused(std::optional<View> result);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_LOOPS_LOWERING_LOWERED_H_
