@@ -22,20 +22,20 @@ class ProgramBuilder {
   View AddConstant(ElementType type, const Dims& dims, const void* elements);
 
   // Results have blocks of their own. Results of half precision are rounded after each operation.
-  // Operands fit each other: their types are those of the operation, their dimensions can be
-  // broadcast. Apply, Reduce and Multiply return nothing where there is no kernel.
+  // Operands have the types that the operation takes, and dimensions that
+  // can be broadcast. Apply, Reduce and Multiply return nothing where there is no kernel.
   std::optional<View> Apply(Operation operation, const std::vector<View>& operands);
   View Cast(const View& operand, ElementType to);
-  // Along one dimension, which stays, as one of 1. It has elements.
+  // Reduces along a dimension that has elements. The dimension stays as a dimension of 1.
   std::optional<View> Reduce(Operation operation, const View& operand, int dim, ElementType to);
-  // The products of matrices [..., m, k] and [..., k, n]; both have the same other dimensions, one
-  // or none, which may be 1 in one of them.
+  // The products of matrices [batch, m, k] and [batch, k, n], or of [m, k] and [k, n]. One factor's
+  // batch may be 1.
   std::optional<View> Multiply(const View& left, const View& right);
-  // For each index the row of it along a dimension, which becomes one of indices.dims. There are
-  // rows; an index that is none of theirs takes the nearest. With `is_batched` the dimensions
-  // before are those of the indices too, and their last one is that of the rows.
+  // Chooses rows along a dimension, in whose place the result has the dimensions of the indices. An
+  // index out of range takes the nearest row, of which there is at least one. With `is_batched` the
+  // indices begin with the dimensions before `dim`: each of these batches has its own indices.
   View Gather(const View& rows, const View& indices, int dim, bool is_batched);
-  // Writes an array into another of its dimensions, which is a part of a result.
+  // Writes an array into a part of a result, to whose dimensions it is repeated.
   void CopyInto(const View& from, const View& to);
   // Memory of a result, which CopyInto fills.
   View AddResult(ElementType type, const Dims& dims);

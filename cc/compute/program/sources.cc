@@ -33,7 +33,7 @@ std::optional<Box> Intersection(const Box& a, const Box& b) {
   return box;
 }
 
-// Of a view whose elements are those of a box, the elements of a box within.
+// The part of a view, which covers a box, that covers a box within.
 View Cut(View view, const Box& box, const Box& within) {
   for (int d = 0; d < view.rank(); ++d) {
     view = view.Slice(d, within.begin[d] - box.begin[d], within.sizes[d], 1);
@@ -41,7 +41,7 @@ View Cut(View view, const Box& box, const Box& within) {
   return view;
 }
 
-// Of a step that reads what the caches have, in nanoseconds, about.
+// Estimated nanoseconds of a step whose operands are in the caches.
 double TimeInCaches(const Step& step) {
   constexpr double kInstruction = 6, kRow = 1.2, kNumber = 0.8, kVector = 0.4, kFunction = 6;
   const Loops loops = LoopsOf(step);
@@ -116,7 +116,7 @@ ProgramSteps SourceFinder::Find() {
   return result;
 }
 
-// None of a view that is no box of the block's dimensions.
+// Returns nothing for a view that is no box of the block's dimensions.
 std::optional<Box> SourceFinder::BoxOf(const View& view) const {
   if (view.dims.size() != dims_.size() || view.type != type_) return std::nullopt;
   Box box = {{}, view.dims};

@@ -13,8 +13,8 @@ namespace tf_ti {
 // Steps in the order in which they run, and the blocks of memory that their views lie in.
 //
 // The caller names the memory of inputs and outputs for each run; constants and temporary blocks
-// belong to the program. The prologue computes once per run what depends on constants and on inputs
-// that stay alone.
+// belong to the program. The prologue runs once per run the steps that depend only on
+// constants and on inputs that stay.
 struct ProgramSteps {
   enum class Storage { kInput, kConstant, kTemporary, kOutput };
 
@@ -45,8 +45,8 @@ struct ProgramSteps {
   int num_outputs = 0;
 };
 
-// True if what a product of matrices adds up lies side by side, and the right factor's columns do
-// not.
+// True if dot products suit the layout of a product's factors: the terms of a sum lie side by side,
+// and the right factor's columns lie apart.
 bool AreDots(const View& left, const View& right);
 
 // The steps on which outputs depend. Constants that no step reads become empty.

@@ -152,7 +152,7 @@ class BodyCompiler {
     return AddUnit(std::move(unit));
   }
 
-  // The region of a body that only passes on what it gets.
+  // Adds the only region of a body that computes nothing.
   absl::Status AddEmptyRegion() {
     Region region;
     region.name = "program: (0 ops)";

@@ -1,4 +1,4 @@
-// A body of a loop, of which programs run what they can, and TensorFlow's kernels the rest.
+// A body of a loop, run by programs where possible and by TensorFlow's kernels elsewhere.
 #ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_COMPILED_BODY_H_
 #define TF_TI_CC_KERNELS_LOOPS_LOWERING_COMPILED_BODY_H_
 
@@ -41,7 +41,7 @@ struct CompiledBody {
   // Otherwise empty.
   std::vector<int> whole;
 
-  // For the shape of each parameter.
+  // True if the body was compiled for the shapes that `shape_of` gives for each parameter.
   template <typename ShapeOf>
   bool Fits(const ShapeOf& shape_of, const std::vector<char>& given_stays) const {
     for (size_t p = 0; p < parameters.size(); ++p) {

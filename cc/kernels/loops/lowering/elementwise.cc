@@ -322,7 +322,7 @@ Outputs BiasAdd(LoweringContext& context, const NodeDef& node, const std::vector
   return One(OrRefused(context.builder().Apply(Operation::kAdd, {value, bias})));
 }
 
-// From the first to the last.
+// Sums from the first to the last.
 Outputs AddN(LoweringContext& context, const NodeDef&, const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(View sum, context.ViewOf(inputs[0]));
   for (size_t i = 1; i < inputs.size(); ++i) {
@@ -340,7 +340,7 @@ Outputs Cast(LoweringContext& context, const NodeDef& node, const std::vector<Lo
   if (!to.has_value()) return Refused("programs do not have the type");
   if (Attribute(node, "Truncate", false)) return Refused("programs do not truncate");
   TF_RETURN_IF_ERROR(CheckCount(view.count()));
-  // A float outside the integers' range becomes what TensorFlow's compiler made of it.
+  // TensorFlow's compiler decides which integer a float beyond the integers' range becomes.
   if (IsReal(view.type) && !IsReal(*to) && *to != ElementType::kBool) {
     return Refused("integers of floats");
   }

@@ -16,7 +16,7 @@ std::optional<ElementType> ElementTypeOf(tensorflow::DataType dtype);
 tensorflow::DataType DataTypeOf(ElementType type);
 
 // An array of the program, or a tensor whose elements are known when the program is made, as axes
-// and shapes are. Exactly one of both has a value.
+// and shapes are. Exactly one member has a value.
 struct Lowered {
   std::optional<View> view;
   std::optional<tensorflow::Tensor> known;

@@ -1,4 +1,4 @@
-// Each rule against plain loops, which compute in long double what TensorFlow defines.
+// Compares each rule with plain loops in long double, by TensorFlow's definition of the operation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -705,7 +705,7 @@ TEST(GatherV2, TakesRowsByValues) {
   ExpectRefused(Node("GatherV2", "batch_dims", 2), {x, places, Int(2)});
 }
 
-// Two operations that may fail: the program fails if one of them does.
+// A program of two operations that may fail fails if either does.
 TEST(GatherV2, FailsBesideAnotherOperation) {
   for (const int64_t index : {1, 5}) {
     for (const int64_t divisor : {0, 1}) {
@@ -1230,6 +1230,7 @@ TEST(Fill, RepeatsOneElement) {
   ExpectRefused(Node("Fill"), {Ints({2}), Sample(kFloat, {1})});
   ExpectRefused(Node("Fill"), {ListOf(kInt32, {2}), ScalarOf(kFloat, 1)});
   ExpectRefused(Node("Fill"), {Ints({kTooMany}), ScalarOf(kFloat, 1)});
+  EXPECT_TRUE(ResultOf(Node("Fill"), {Ints({kTooMany - 1}), ScalarOf(kBool, 1)}).status.ok());
 }
 
 TEST(BroadcastGradientArgs, IsKnown) {
@@ -1417,7 +1418,7 @@ TEST(Views, Reverse) {
   ExpectRefused(Node("ReverseV2"), {x, ListOf(kInt32, {0})});
 }
 
-// Few integers that are known stay known, whatever computes with them.
+// The result of a few known integers is known.
 TEST(Lower, FoldsKnownIntegers) {
   ExpectKnown(Node("AddV2"), {Ints({1, 2}), Int(3)}, {ListOf(kInt32, {4, 5})});
   ExpectKnown(Node("Prod"), {Ints({2, 3, 4}), Int(0)}, {ScalarOf(kInt32, 24)});

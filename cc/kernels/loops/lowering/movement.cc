@@ -47,7 +47,7 @@ Outputs Pack(LoweringContext& context, const NodeDef& node, const std::vector<Lo
   return One(Joined(context, parts, dim));
 }
 
-// Gathers rows by indices that only values tell. The program fails if one is out of range.
+// Gathers rows by indices that are not known. The program fails if one is out of range.
 Outputs GatherOfValues(LoweringContext& context, const View& rows, const View& indices, int dim,
                        int64_t batch_dims) {
   if (rows.dims[dim] == 0) return Refused("there are no rows");
@@ -97,7 +97,7 @@ Outputs Gather(LoweringContext& context, const NodeDef& node, const std::vector<
   if (parts.size() > 1) {
     TF_ASSIGN_OR_RETURN(result, Joined(context, parts, dim));
   }
-  // The dimension becomes those of the places.
+  // The dimensions of the places replace the dimension.
   const Dims added = DimsOf(inputs[1]);
   if (added.empty()) return One(result.WithoutDim(dim));
   Dims dims = result.dims;

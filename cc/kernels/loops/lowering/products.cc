@@ -14,7 +14,7 @@ using tensorflow::NodeDef;
 
 namespace {
 
-// The dimensions before those of matrices.
+// The dimensions before a matrix's two.
 Dims BatchOf(const View& view) { return Dims(view.dims.begin(), view.dims.end() - 2); }
 
 View TransposedMatrices(const View& view) {
@@ -158,7 +158,7 @@ View AsThree(LoweringContext& context, View view, int batch, int middle) {
   return Merged(context, view, 0, batch);
 }
 
-// Einsum of one or two operands.
+// One or two operands: TensorFlow splits larger einsums.
 Outputs Einsum(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(Equation equation, EquationOf(context, node, inputs));
   std::vector<Labelled>& operands = equation.operands;

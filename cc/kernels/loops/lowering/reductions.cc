@@ -94,7 +94,7 @@ Outputs IndexOfExtreme(LoweringContext& context, const NodeDef& node,
   return One(indices.WithoutDim(dim));
 }
 
-// Along the last dimension: the softmax, or its logarithm. Half precision is rounded once.
+// The softmax along the last dimension, or its logarithm. Half precision is rounded once.
 Outputs Softmax(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(const View view, context.ViewOf(inputs[0]));
   if (view.rank() == 0 || view.count() == 0) return Refused("there are no elements");
@@ -131,7 +131,7 @@ Outputs SoftmaxCrossEntropy(LoweringContext& context, const NodeDef&,
   return outputs;
 }
 
-// Over all dimensions but that of the bias.
+// Sums over all dimensions but the channels.
 Outputs BiasAddGrad(LoweringContext& context, const NodeDef& node,
                     const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(const View gradient, context.ViewOf(inputs[0]));

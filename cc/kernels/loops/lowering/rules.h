@@ -1,4 +1,4 @@
-// Rules, each of which lowers an operation, and what they share.
+// The rules of operations, and the functions that rules share.
 #ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_RULES_H_
 #define TF_TI_CC_KERNELS_LOOPS_LOWERING_RULES_H_
 
@@ -52,8 +52,9 @@ Outputs One(tensorflow::Tensor known);
 // Refuses an array that is too large.
 absl::Status CheckCount(int64_t count);
 
-// The integers of a tensor whose elements are known, and the integer of one that has one.
+// The integers of a tensor whose elements are known.
 absl::StatusOr<Dims> Integers(const Lowered& value);
+// The integer of such a tensor of one element.
 absl::StatusOr<int64_t> Integer(const Lowered& value);
 tensorflow::Tensor ToTensor(const Dims& integers, tensorflow::DataType dtype);
 
@@ -67,7 +68,7 @@ int ChannelsOf(const tensorflow::NodeDef& node, int rank);
 // A zero of a type.
 View Zero(LoweringContext& context, ElementType type);
 
-// Operands that can be broadcast to common dimensions, which are those of the result.
+// Operands that are broadcast to the dimensions of their result.
 struct Operands {
   std::vector<View> views;
   Dims dims;

@@ -50,7 +50,7 @@ Outputs Range(LoweringContext&, const NodeDef& node, const std::vector<Lowered>&
   return One(ToTensor(range, Attribute(node, "Tidx", tensorflow::DT_INT32)));
 }
 
-// Where each of the arrays begins in their concatenation.
+// The offsets at which arrays begin in their concatenation.
 Outputs ConcatOffset(LoweringContext&, const NodeDef& node, const std::vector<Lowered>& inputs) {
   const DataType dtype = Attribute(node, "shape_type", tensorflow::DT_INT32);
   std::vector<Lowered> offsets;

@@ -24,7 +24,7 @@ class Term {
   ElementType type() const { return view_->type; }
   // One number of the same type.
   Term Number(double value) const;
-  // Along a dimension, which stays as one of 1.
+  // Reduces along a dimension, which stays as a dimension of 1.
   Term Reduced(Operation operation, int dim) const;
   // Bools, as numbers of another's type.
   Term As(const Term& other) const;

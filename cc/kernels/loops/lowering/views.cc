@@ -145,7 +145,7 @@ Outputs Split(LoweringContext& context, const NodeDef& node, const std::vector<L
   return Parts(view, dim, Dims(count, view.dims[dim] / count));
 }
 
-// One size may be -1: the part has what the others leave.
+// One size may be -1: its part takes all elements that are left.
 Outputs SplitV(LoweringContext& context, const NodeDef&, const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(const View view, context.ViewOf(inputs[0]));
   TF_ASSIGN_OR_RETURN(Dims sizes, Integers(inputs[1]));
