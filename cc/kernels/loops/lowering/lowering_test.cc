@@ -1013,11 +1013,11 @@ TEST(Reduction, HalvesAreSummedInFloat) {
   Expect(Node("Mean"), {ones, Ints({0, 1})}, ScalarOf(type, 1));
   Expect(Node("Sum"), {three, Ints({0, 2})}, ListOf(type, {512, 512}));
   Expect(Node("L2Loss"), {ones}, ScalarOf(type, 512));
-  const Array x = ListOf(type, {1, 1, 0x1p-7L, 0x1p-7L});
-  // Not rounded between the two axes that are reduced apart.
+  // Two axes that are reduced apart: 1 + 2^-8 alone would lose its last bit.
+  const Array x = ListOf(type, {1, 0x1p-8L, 0x1p-8L, 0});
   const Array apart =
       Built(type, {2, 1, 2}, [&](const Dims& at) { return At(x, 2 * at[0] + at[2]); });
-  Expect(Node("Sum"), {apart, Ints({0, 2})}, ListOf(type, {2 + 0x1p-6L}));
+  Expect(Node("Sum"), {apart, Ints({0, 2})}, ListOf(type, {1 + 0x1p-7L}));
 }
 
 TEST(Accumulated, SumsAndProductsUpToEach) {
