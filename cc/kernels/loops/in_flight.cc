@@ -56,11 +56,9 @@ class LoopRun::InFlight : public FlightWork {
       return Fail(t, kCancelled,
                   Catch([] { return absl::CancelledError("the loop was cancelled"); }));
     }
-    bool goes_on = true, fits = true;
-    const absl::Status status = Catch([&] { return Enter(t, &goes_on, &fits); });
-    if (!status.ok()) return Fail(t, kEntering, status);
-    if (!goes_on) end_ = t;
-    return goes_on && fits ? kGoesOn : kEnds;
+    Answer answer = kGoesOn;
+    const absl::Status status = Catch([&] { return Enter(t, &answer); });
+    return status.ok() ? answer : Fail(t, kEntering, status);
   }
 
   Answer Advance(int state, int64_t t) override {
@@ -81,10 +79,9 @@ class LoopRun::InFlight : public FlightWork {
   }
 
   Answer RunUnit(int unit, int64_t t, bool has_all_threads) override {
-    bool fits = true;
-    const absl::Status status = lanes_->Run(unit, LaneOf(t), has_all_threads, &fits);
-    if (!status.ok()) return Fail(t, unit, status);
-    return fits ? kGoesOn : kEnds;
+    if (!lanes_->Fits(unit, LaneOf(t))) return kEnds;
+    const absl::Status status = lanes_->Run(unit, LaneOf(t), has_all_threads);
+    return status.ok() ? kGoesOn : Fail(t, unit, status);
   }
 
   Answer Leave(int64_t t) override {
@@ -158,14 +155,20 @@ class LoopRun::InFlight : public FlightWork {
     if (is_kept_[p]) kept_[LaneOf(t)][p] = frame.parameters[p];
   }
 
-  absl::Status Enter(int64_t t, bool* goes_on, bool* fits) {
+  // The answer becomes kEnds if the condition is false, or if an element has another shape.
+  absl::Status Enter(int64_t t, Answer* answer) {
     BodyFrame& frame = Frame(t);
     lanes_->Start(LaneOf(t));
     if (spec_.has_condition) {
       TF_RETURN_IF_ERROR(run_.EnterCondition(t, &frame));
       TF_RETURN_IF_ERROR(run_.condition_frame_.runner->Run());
-      TF_RETURN_IF_ERROR(run_.LeaveCondition(&frame, goes_on));
-      if (!*goes_on) return absl::OkStatus();
+      bool goes_on = true;
+      TF_RETURN_IF_ERROR(run_.LeaveCondition(&frame, &goes_on));
+      if (!goes_on) {
+        end_ = t;
+        *answer = kEnds;
+        return absl::OkStatus();
+      }
     }
     TF_RETURN_IF_ERROR(run_.EnterElements(t, &frame));
     for (size_t p = 0; p < frame.parameters.size(); ++p) {
@@ -174,7 +177,7 @@ class LoopRun::InFlight : public FlightWork {
       if (!is_given && (frame.invariant[p] || spec_.inputs[p].back_edge)) continue;
       // The reader of a piece that is a copy lets go of it as the next iteration begins.
       if (!is_given) kept_[LaneOf(t)][p] = frame.parameters[p];
-      *fits = lanes_->Set(parameter, LaneOf(t)) && *fits;
+      if (!lanes_->Set(parameter, LaneOf(t))) *answer = kEnds;
     }
     return absl::OkStatus();
   }
@@ -273,11 +276,9 @@ absl::Status LoopRun::FlyAhead(const tensorflow::FunctionLibraryRuntime::Options
     return absl::OkStatus();
   }
   const std::vector<TensorShape> shapes = NextShapes();
-  bool is_light = false;
-  const std::optional<BodyUnits> units =
-      shapes.empty() ? std::nullopt : frame_.runner->FindUnits(shapes, &is_light);
-  if (!units.has_value()) {
-    has_flown_ = is_light || num_stepped_ > kMostTimed;
+  const FoundUnits found = shapes.empty() ? FoundUnits::kNone : frame_.runner->FindUnits(shapes);
+  if (found != FoundUnits::kTimed) {
+    has_flown_ = found == FoundUnits::kLight || num_stepped_ > kMostTimed;
     frame_.is_timed = !has_flown_ && num_stepped_ >= kFirstTimed;
     return absl::OkStatus();
   }
@@ -286,13 +287,14 @@ absl::Status LoopRun::FlyAhead(const tensorflow::FunctionLibraryRuntime::Options
   const int64_t left = count() < 0 ? std::numeric_limits<int64_t>::max() : count() - iteration_;
   int64_t num_lanes = std::min(num_threads + 1, left);
   if (spec_.parallel_iterations > 0) num_lanes = std::min(num_lanes, spec_.parallel_iterations);
-  const FlightPlan plan = PlanOf(*units);
+  const BodyUnits units = frame_.runner->Units();
+  const FlightPlan plan = PlanOf(units);
   if (!plan.IsWorthwhile(static_cast<int>(num_lanes))) {
     frame_.runner->SetLight();
     return absl::OkStatus();
   }
   body_.has_flown = true;
-  return Fly(plan, units->have_programs, static_cast<int>(num_lanes), schedule);
+  return Fly(plan, units.have_programs, static_cast<int>(num_lanes), schedule);
 }
 
 absl::Status LoopRun::Fly(const FlightPlan& plan, bool have_programs, int num_lanes,
