@@ -31,8 +31,8 @@ BodyFrame WithInvariantsOf(const BodyFrame& given) {
 ScheduleLanes::Lane::Lane(const Schedule& schedule, const BodyFrame& given)
     : frame(WithInvariantsOf(given)),
       values(schedule, &frame),
-      of_values(schedule.values.size()),
-      of_parameters(schedule.parameters.size()) {}
+      values_left(schedule.values.size()),
+      parameters_left(schedule.parameters.size()) {}
 
 ScheduleLanes::ScheduleLanes(std::shared_ptr<StepRunner> steps,
                              std::shared_ptr<const CompiledBody> body, const BodyFrame& frame,
@@ -47,11 +47,11 @@ ScheduleLanes::ScheduleLanes(std::shared_ptr<StepRunner> steps,
       if (source.kind == Source::kParameter) ++reads.parameters[source.index];
     });
   }
-  all_of_values_.resize(schedule.values.size());
-  all_of_parameters_.resize(schedule.parameters.size());
+  value_reads_.resize(schedule.values.size());
+  parameter_reads_.resize(schedule.parameters.size());
   for (const Reads& reads : reads_) {
-    for (const auto [v, number] : reads.values) all_of_values_[v] += number;
-    for (const auto [p, number] : reads.parameters) all_of_parameters_[p] += number;
+    for (const auto [v, number] : reads.values) value_reads_[v] += number;
+    for (const auto [p, number] : reads.parameters) parameter_reads_[p] += number;
   }
   for (int i = 0; i < count; ++i) lanes_.push_back(std::make_unique<Lane>(schedule, frame));
 }
@@ -59,9 +59,9 @@ ScheduleLanes::ScheduleLanes(std::shared_ptr<StepRunner> steps,
 void ScheduleLanes::Start(int number) {
   Lane& lane = *lanes_[number];
   lane.values.SetConstants();
-  lane.of_values = all_of_values_;
-  lane.of_parameters = all_of_parameters_;
-  for (size_t p = 0; p < all_of_parameters_.size(); ++p) {
+  lane.values_left = value_reads_;
+  lane.parameters_left = parameter_reads_;
+  for (size_t p = 0; p < parameter_reads_.size(); ++p) {
     if (lane.frame.invariant[p]) lane.values.SetParameter(static_cast<int>(p));
   }
 }
@@ -117,8 +117,8 @@ void ScheduleLanes::Unguard(const Reads& reads, Lane* lane) {
     }
   };
   const std::lock_guard<std::mutex> lock(lane->mutex);
-  find(reads.values, lane->of_values, &releases.unguard_values);
-  find(reads.parameters, lane->of_parameters, &releases.unguard_parameters);
+  find(reads.values, lane->values_left, &releases.unguard_values);
+  find(reads.parameters, lane->parameters_left, &releases.unguard_parameters);
   lane->values.Unguard(releases);
 }
 
@@ -131,8 +131,8 @@ void ScheduleLanes::Release(const Reads& reads, Lane* lane) {
     }
   };
   const std::lock_guard<std::mutex> lock(lane->mutex);
-  find(reads.values, &lane->of_values, &releases.release_values);
-  find(reads.parameters, &lane->of_parameters, &releases.release_parameters);
+  find(reads.values, &lane->values_left, &releases.release_values);
+  find(reads.parameters, &lane->parameters_left, &releases.release_parameters);
   lane->values.Release(releases);
 }
 

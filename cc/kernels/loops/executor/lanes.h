@@ -43,8 +43,8 @@ class ScheduleLanes : public BodyLanes {
     BodyFrame frame;
     Values values;
     std::mutex mutex;  // guards the reads that are left
-    std::vector<int> of_values;
-    std::vector<int> of_parameters;
+    std::vector<int> values_left;
+    std::vector<int> parameters_left;
   };
 
   absl::Status RunUnit(int u, bool is_inline, Lane* lane);
@@ -53,9 +53,9 @@ class ScheduleLanes : public BodyLanes {
 
   const std::shared_ptr<StepRunner> steps_;
   const std::shared_ptr<const CompiledBody> body_;
-  std::vector<Reads> reads_;        // of the units
-  std::vector<int> all_of_values_;  // the number of reads of each, in an iteration
-  std::vector<int> all_of_parameters_;
+  std::vector<Reads> reads_;      // of the units
+  std::vector<int> value_reads_;  // for each value the number of its reads in an iteration
+  std::vector<int> parameter_reads_;
   bool has_programs_ = false;
   std::vector<Spares<RegionRun>> spares_;  // of the regions
   std::vector<std::unique_ptr<Lane>> lanes_;

@@ -36,13 +36,13 @@ class LoopDevice : public tensorflow::Device {
   const InlineThreads* const threads_;
 };
 
-// The device of a loop for kernels of all kinds.
+// The stand-ins for a loop's device, by the threads that a kernel is to use.
 struct LoopDevices {
   explicit LoopDevices(tensorflow::Device* device);
 
-  LoopDevice all;      // with all threads
-  LoopDevice one;      // with one, for kernels that take less time than threads take to wake up
-  LoopDevice inlined;  // the calling thread stands in for all, so that results have the same bits
+  LoopDevice all;      // all threads
+  LoopDevice one;      // one thread, which is done before others would wake up
+  LoopDevice inlined;  // the calling thread in place of all: results have the same bits
 };
 
 }  // namespace tf_ti

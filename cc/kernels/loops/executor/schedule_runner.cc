@@ -94,7 +94,7 @@ absl::Status ScheduleRunner::RunKernels() {
   return absl::OkStatus();
 }
 
-// Runs all units, and keeps how long each of them takes.
+// Runs all units, and keeps the time that each takes.
 absl::Status ScheduleRunner::RunTimed(const CompiledBody& body) {
   for (size_t u = 0; u < body.units.size(); ++u) {
     const int64_t start = Now();
@@ -137,6 +137,7 @@ absl::Status ScheduleRunner::RunRest(size_t u) {
   return CompileRest(std::move(rest));
 }
 
+// Kernels also run the steps of regions.
 absl::Status ScheduleRunner::RunRestByKernels(size_t u) {
   for (; u < body_->units.size(); ++u) {
     const CompiledBody::Unit& unit = body_->units[u];

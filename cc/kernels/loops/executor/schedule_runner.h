@@ -1,4 +1,4 @@
-// Runs of a body's schedule: one iteration after the other, or several at once.
+// Runs a body's schedule: one iteration after the other, or several at once.
 #ifndef TF_TI_CC_KERNELS_LOOPS_EXECUTOR_SCHEDULE_RUNNER_H_
 #define TF_TI_CC_KERNELS_LOOPS_EXECUTOR_SCHEDULE_RUNNER_H_
 
@@ -20,7 +20,7 @@
 
 namespace tf_ti {
 
-// The schedule of a body and its compiled forms. All runs of the body share it.
+// The schedule of a body and its compiled forms, which all runs of the body share.
 struct ScheduledBody {
   // `made` gets all kernels that are made, which are the caller's.
   absl::Status Init(const tensorflow::LocalExecutorParams& params, const tensorflow::Graph& graph,
@@ -49,7 +49,6 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
   void KeepUnits() override { adopted_.Adopt(found_); }
 
  private:
-  // An iteration: by kernels, or by a compiled body.
   absl::Status RunIteration();
   absl::Status RunKernels();
   absl::Status RunTimed(const CompiledBody& body);
@@ -57,7 +56,6 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
   absl::Status RunUnits();
   absl::Status RunRest(size_t u);
   absl::Status RunRestByKernels(size_t u);
-  // A unit, or a kernel.
   absl::Status RunUnit(const CompiledBody& body, const CompiledBody::Unit& unit);
   absl::Status RunStep(const Step& step, const Releases& releases);
 
@@ -80,7 +78,7 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
   const OwnCancellation own_cancellation_;
   Values values_;
   AdoptedBodies adopted_;
-  std::shared_ptr<const CompiledBody> body_;   // that ran last, if one did
+  std::shared_ptr<const CompiledBody> body_;   // the body that ran last, or null
   std::vector<RegionRun> runs_;                // of its regions
   std::shared_ptr<const CompiledBody> found_;  // by FindUnits
 };
