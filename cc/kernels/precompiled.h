@@ -1,7 +1,7 @@
 // The headers of TensorFlow that kernels include. Compilers read them once for all kernels: see
 // bazel/precompiled_header.bzl. Every file still includes all that it needs.
 
-// For executor.cc: all files have the same precompiled header.
+// For loop_device.cc: all files have the same precompiled header.
 #define EIGEN_USE_THREADS
 
 #include <functional>

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,9 +14,12 @@
 
 namespace tf_ti {
 
-// The value of InstantiateOptions::executor_type that asks for it. Such functions run with a
-// BodyFrame as their call frame, and with nothing else.
+// The value of InstantiateOptions::executor_type that asks for the executor. Functions that it runs
+// must have a BodyFrame as their call frame.
 extern const char kLoopExecutor[];
+
+// The name of a body in errors. The loop adds the iteration and the op's name.
+constexpr char kBodyInErrors[] = "a loop's body";
 
 // A body that is one program for parameters of these shapes, with a run of it.
 struct WholeBody {
@@ -28,22 +30,22 @@ struct WholeBody {
   const Region& region() const { return body->regions[0]; }
 };
 
-// What has been compiled of a body. Belongs to its executor.
+// The programs of a body, which belong to its executor.
 class BodyPrograms {
  public:
   virtual ~BodyPrograms() = default;
-  // Finds the rest for the parameters' shapes; those that stay are the same in all iterations.
-  // Returns false if the body is not known to be one program for them.
+  // Completes `whole`, which has the parameters' shapes. `stays` is true for each parameter that is
+  // the same in all iterations. Returns false if the body is not known to be one program for them.
   virtual bool FindWhole(const std::vector<char>& stays, WholeBody* whole) = 0;
 };
 
 class BodyFrame;
 
-// What a body consists of: its kernels and programs, in the order in which they run.
+// The parts of a body, its kernels and programs, in the order in which they run.
 struct BodyUnits {
   struct Unit {
     std::vector<int> after;       // the units that it follows
-    std::vector<int> parameters;  // that it reads
+    std::vector<int> parameters;  // the parameters that it reads
     int64_t time;                 // in nanoseconds
   };
   std::vector<Unit> units;
@@ -52,7 +54,7 @@ struct BodyUnits {
   bool have_programs = false;
 };
 
-// Iterations of a body that are on their way at once, each in a lane.
+// Iterations of a body that are on their way at once, each in a lane. Lanes and units have numbers.
 class BodyLanes {
  public:
   virtual ~BodyLanes() = default;
@@ -62,19 +64,29 @@ class BodyLanes {
   // A parameter of the lane's frame has been set. Returns false if the units were not made for its
   // shape.
   virtual bool Set(int parameter, int lane) = 0;
-  // Runs a unit. `fits` becomes false, and nothing is run, if it was made for other shapes.
-  virtual absl::Status Run(int unit, int lane, bool has_all_threads, bool* fits) = 0;
+  // Returns false if a unit, which can run now, was made for other shapes than the lane's.
+  virtual bool Fits(int unit, int lane) const = 0;
+  // Runs a unit that fits.
+  virtual absl::Status Run(int unit, int lane, bool has_all_threads) = 0;
 };
 
+// The answer of BodyRunner::FindUnits.
+enum class FoundUnits {
+  kNone,   // there are none for the shapes, or they have not been timed (see BodyFrame::is_timed)
+  kLight,  // they take too little time for other threads
+  kTimed,
+};
+
+// Runs a body for one run of a loop.
 class BodyRunner {
  public:
   virtual ~BodyRunner() = default;
   // Runs the body again, with the parameters that its frame holds by now.
   virtual absl::Status Run() = 0;
-  // The units for parameters of these shapes, if they have been timed (see BodyFrame::is_timed) and
-  // are not light. Parameters beyond those given may have any shape.
-  virtual std::optional<BodyUnits> FindUnits(const std::vector<tensorflow::TensorShape>& parameters,
-                                             bool* are_light) = 0;
+  // Finds the units for parameters of these shapes. Further parameters may have any shape.
+  virtual FoundUnits FindUnits(const std::vector<tensorflow::TensorShape>& parameters) = 0;
+  // Describes the units that were found last, which have been timed.
+  virtual BodyUnits Units() const = 0;
   // Has the units that were found last stay on one thread from now on.
   virtual void SetLight() = 0;
   // Makes lanes for the units that were found last.
