@@ -1,6 +1,7 @@
 """Operations of graphs: created, copied, rewired and marked."""
 
 import functools
+import inspect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -112,6 +113,12 @@ def add_operation(
     return _add_operation(op_def_registry.get(op_type), inputs, dtypes, values, None)
 
 
+def placeholder(dtype: tf.DType, shape: tf.TensorShape) -> tf.Tensor:
+    """As tf.compat.v1.placeholder, which takes a multiple of the time."""
+    (made,) = add_operation("Placeholder", [], [dtype], dtype=dtype, shape=shape)
+    return made
+
+
 def repeat_operation(
     op: tf.Operation,
     inputs: Sequence[tf.Tensor],
@@ -156,6 +163,10 @@ def create_operation(
     )
 
 
+# Without the decorator, which looks at all arguments for one that is deprecated.
+_import_graph_def = inspect.unwrap(tf.graph_util.import_graph_def)
+
+
 def import_operations(
     nodes: Sequence[Any], inputs: Mapping[str, tf.Tensor]
 ) -> Sequence[tf.Operation]:
@@ -169,7 +180,7 @@ def import_operations(
     versions = tf.compat.v1.get_default_graph().graph_def_versions
     definition = tf.compat.v1.GraphDef(node=nodes, versions=versions)
     names = [node.name for node in nodes]
-    return tf.graph_util.import_graph_def(definition, dict(inputs), names, name="")
+    return _import_graph_def(definition, dict(inputs), names, name="")
 
 
 def _add_operation(

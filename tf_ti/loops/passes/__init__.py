@@ -134,14 +134,14 @@ def run(
     """Takes a loop through its passes, and adds the rest to the current graph, or runs it.
 
     Args:
-        loop: the loop. Its body's graph may change.
+        loop: the loop. Nobody else may need its body's graph.
         fuse: what may become of it.
         checkpoint_every, name: as in `tf_ti.tensor_iterator`.
     """
     spec = dataclasses.replace(loop.spec, fuse=fuse >= Fuse.PROGRAMS)
     loop = dataclasses.replace(loop, spec=spec)
     candidate = Candidate(loop, fuse, checkpoint_every or 1, name)
-    finishes, notes, is_gone = [], [], False
+    finishes, notes, spent, is_gone = [], [], [], False
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     before = 0 if graph is None else len(graph.get_operations())
     with tf.control_dependencies(loop.controls):
@@ -158,18 +158,21 @@ def run(
             notes += step.notes
             if step.finish is not None:
                 finishes.append(step.finish)
+            if step.loop is candidate.loop:
+                continue
+            if step.loop is None or step.loop.body is not candidate.loop.body:
+                spent.append(candidate.loop.body)
             if step.loop is None:
                 is_gone = True
                 break
-            if step.loop is not candidate.loop:
-                candidate = dataclasses.replace(candidate, loop=step.loop)
+            candidate = dataclasses.replace(candidate, loop=step.loop)
         outputs = []
         if not is_gone:
             outputs = _lower.run_loop(candidate.loop, candidate.checkpoint_every, name)
         for finish in reversed(finishes):
             outputs = finish(outputs)
-    if is_gone:
-        _forget(loop.body)
+    for body in spent:
+        _forget(body)
     if graph is not None:
         _keep_account(graph.get_operations()[before:], name, tuple(notes))
     return Outcome(outputs, tuple(notes), is_gone)

@@ -211,22 +211,23 @@ def _with_slices(
     used = {result for result, _ in edges} | {o.source for o in left}
     kept = [r for r in range(len(graph.outputs)) if r in used or r not in last]
     place = {r: k for k, r in enumerate(kept)}
-    graph.outputs = [graph.outputs[r] for r in kept]
-    graph.structured_outputs = tuple(graph.outputs)
-    _graphs.leave_out_dead(graph)
-    made = dataclasses.replace(
-        loop,
-        spec=dataclasses.replace(
-            spec,
-            inputs=tuple(inputs),
-            outputs=tuple(dataclasses.replace(o, source=place[o.source]) for o in left),
-            back_edges=tuple((place[r], p) for r, p in edges),
-            result_types=tuple(spec.result_types[r] for r in kept),
-            result_shapes=tuple(spec.result_shapes[r] for r in kept),
-        ),
-        tensors=tensors,
-        num_results=sum(r < loop.num_users_results for r in kept),
-    )
+    made = None
+    if left or graph.control_outputs:
+        made = loop.with_body(
+            dataclasses.replace(
+                spec,
+                inputs=tuple(inputs),
+                outputs=tuple(dataclasses.replace(o, source=place[o.source]) for o in left),
+                back_edges=tuple((place[r], p) for r, p in edges),
+                result_types=tuple(spec.result_types[r] for r in kept),
+                result_shapes=tuple(spec.result_shapes[r] for r in kept),
+            ),
+            tensors,
+            [[t] for t in graph.inputs],
+            [graph.outputs[r] for r in kept],
+        )
+        num_results = sum(r < loop.num_users_results for r in kept)
+        made = dataclasses.replace(made, num_results=num_results)
 
     def finish(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
         own, its = iter(outputs), set(left)
@@ -238,4 +239,4 @@ def _with_slices(
     where = "before it, for all iterations"
     text = f"computed {where}: {', '.join(spec.inputs[p].label for _, p in counters)}, which counts"
     note = Note("counters", text, True, tuple(operations), len(operations), place=where)
-    return Step(made if left or graph.control_outputs else None, finish, (note,))
+    return Step(made, finish, (note,))
