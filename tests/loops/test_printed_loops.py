@@ -1,4 +1,4 @@
-"""What each pass gets and gives, in the printed form of a loop; and no pass changes what it gets."""
+"""What each pass gets and gives, as text; and no pass changes what it gets."""
 
 import dataclasses
 import re
@@ -265,7 +265,8 @@ def test_slices_outputs_and_captures_are_told_apart(printed):
     assert printed(f, *specs) == text("""
         loop:
           0: float32[2, 4]  input port 0 (layer 0), then result 0
-          1: float32[2, 4]  slice of input port 1 (layer 1) along axis 0 in parts of 2 from -1 to 0 by -2
+          1: float32[2, 4]  slice of input port 1 (layer 1) along axis 0 in parts of 2\
+ from -1 to 0 by -2
           2: float32[1, 4]  slice of input port 2 (layer 2) along axis 0 from 0 to -1 by 2
           3: float32[]  capture 0
           4: float32[2, 1]  capture 1

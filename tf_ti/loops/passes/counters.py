@@ -18,7 +18,6 @@ from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes.analysis import Counts, without_identity
 from tf_ti.loops.passes.step import Mention, Note, Step
 from tf_ti.loops.traced import TracedLoop
-from tf_ti.loops.tracing import graphs as _graphs
 
 
 @dataclasses.dataclass(frozen=True)
