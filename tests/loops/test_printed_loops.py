@@ -101,12 +101,12 @@ def test_a_condition_gets_a_number_of_iterations(steps):
     rest = """
           0: int32[]  loop_vars[0], then result 0
           1: float32[4]  loop_vars[1], then result 1
-          a = Sin(1)
-          b = Identity(a)
-          c = Const(1)
-          d = AddV2(0, c)
-          e = Identity(d)
-          results: e, b
+          a = Const(1)
+          b = AddV2(0, a)
+          c = Sin(1)
+          d = Identity(b)
+          e = Identity(c)
+          results: d, e
         outputs:
           last of result 0
           last of result 1
@@ -150,17 +150,17 @@ def test_arrays_become_slices_and_stacks_and_counters_slices(steps):
           1: float32[4]  loop_vars[1], then result 1
           2: variant[]  loop_vars[2], then result 2
           3: variant[]  capture 0
-          a = Const([4])
-          b = TensorListGetItem(3, 0, a)
+          a = Const(1)
+          b = AddV2(0, a)
           c = Sin(1)
-          d = AddV2(c, b)
-          e = TensorListSetItem(2, 0, d)
-          f = Identity(e)
-          g = Identity(d)
-          h = Const(1)
-          i = AddV2(0, h)
-          j = Identity(i)
-          results: j, g, f
+          d = Const([4])
+          e = TensorListGetItem(3, 0, d)
+          f = AddV2(c, e)
+          g = TensorListSetItem(2, 0, f)
+          h = Identity(b)
+          i = Identity(f)
+          j = Identity(g)
+          results: h, i, j
         outputs:
           last of result 0
           last of result 1
@@ -270,15 +270,15 @@ def test_slices_outputs_and_captures_are_told_apart(printed):
           2: float32[1, 4]  slice of input port 2 (layer 2) along axis 0 from 0 to -1 by 2
           3: float32[]  capture 0
           4: float32[2, 1]  capture 1
-          a = Identity(0)
-          b = Exp(1)
-          c = Mul(b, 4)
-          d = Sin(0)
-          e = Mul(d, 3)
-          f = AddV2(e, c)
-          g = AddV2(f, 2)
-          h = Identity(g)
-          results: h, a
+          a = Sin(0)
+          b = Mul(a, 3)
+          c = Exp(1)
+          d = Mul(c, 4)
+          e = AddV2(b, d)
+          f = AddV2(e, 2)
+          g = Identity(f)
+          h = Identity(0)
+          results: g, h
         outputs:
           last of result 0
           concat of result 1 along axis -1 by -1
@@ -291,7 +291,7 @@ def test_origins_are_names_and_lines(printed):
 
     lines = printed(f, tf.TensorSpec([None, 4]), with_origins=True).splitlines()
     (line,) = (line for line in lines if "Sin" in line)
-    assert re.fullmatch(r"  b = Sin\(0\)  # wave, test_printed_loops.py, line \d+", line)
+    assert re.fullmatch(r"  a = Sin\(0\)  # wave, test_printed_loops.py, line \d+", line)
 
 
 def test_effects_branches_and_unknown_extents_print(printed):
@@ -303,16 +303,16 @@ def test_effects_branches_and_unknown_extents_print(printed):
           a = Const([0])
           b = Sum(1, a)
           c = AssignAddVariableOp(2, b)
-          d = ReadVariableOp(2) after c
-          e = NoOp() after d, c
-          f = Identity(0) after e
-          g = Identity(d)
-          h = Exp(1)
-          i = Mul(h, g)
-          j = AddV2(0, i)
-          k = Identity(j) after e
-          results: k, f, d
-          effects: d, c
+          d = Exp(1)
+          e = ReadVariableOp(2) after c
+          f = Identity(e)
+          g = Mul(d, f)
+          h = AddV2(0, g)
+          i = Identity(h) after k
+          j = Identity(0) after k
+          k = NoOp() after c, e
+          results: i, j, e
+          effects: c, e
         outputs:
           last of result 0
           stack of result 1 along axis 0

@@ -67,13 +67,14 @@ def _head(spec: LoopSpec, has_condition: bool, num_iterations: int | tf.Tensor |
 def _lines(
     graph: _tf.FuncGraph, names: dict[Any, str], indent: str, with_origins: bool
 ) -> Iterator[str]:
-    """The lines of a graph's operations and results, in an order in which they may run."""
-    letters, own = _letters(), {}
-    for op in _graphs.needed_operations(graph.inputs, graph.outputs, graph.control_outputs):
-        own[op] = name = next(letters)
+    """The lines of a graph's operations and results, in the order in which they were made."""
+    needed = set(_graphs.needed_operations(graph.inputs, graph.outputs, graph.control_outputs))
+    own = dict(zip([op for op in graph.get_operations() if op in needed], _letters()))
+    for op, name in own.items():
         many = len(op.outputs) > 1
         names.update((t.ref(), f"{name}{k if many else ''}") for k, t in enumerate(op.outputs))
-        after = ", ".join(own[control] for control in op.control_inputs if control in own)
+    for op, name in own.items():
+        after = ", ".join(sorted(own[c] for c in op.control_inputs if c in own))
         origin = ", ".join(filter(None, (op.name, _tf.place_of(op)))) if with_origins else ""
         yield (
             f"{indent}{name} = {_call(op, names)}{after and f' after {after}'}"
@@ -81,7 +82,7 @@ def _lines(
         )
     yield f"{indent}results: {_listed(graph.outputs, names)}"
     if graph.control_outputs:
-        yield f"{indent}effects: {', '.join(own[op] for op in graph.control_outputs)}"
+        yield f"{indent}effects: {', '.join(sorted(own[op] for op in graph.control_outputs))}"
 
 
 def _letters() -> Iterator[str]:
