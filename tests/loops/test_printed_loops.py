@@ -141,7 +141,13 @@ def arrays(xs):
 
 def test_arrays_become_slices_and_stacks_and_counters_slices(steps):
     found = steps(arrays, tf.TensorSpec([N, 4]))
-    assert [name for name, *_ in found] == ["counted", "stacks", "slices", "counters"]
+    assert [name for name, *_ in found] == [
+        "counted",
+        "stacks",
+        "slices",
+        "counters",
+        "whole",
+    ]
     for (_, _, after), (_, before, _) in zip(found, found[1:]):
         assert after == before
     assert found[0][2] == text("""

@@ -783,6 +783,8 @@ def imported_into(graph, names):
     del definition.node[0]
     scope = c_api_util.ScopedTFImportGraphDefOptions()
     c_api.TF_ImportGraphDefOptionsSetUniquifyNames(scope.options, True)
+    for node in definition.node:
+        c_api.TF_ImportGraphDefOptionsAddReturnOperation(scope.options, node.name)
     with graph.as_default():
         given = tf.compat.v1.placeholder(tf.float32, [2], "given")
     output = given._as_tf_output()
@@ -791,17 +793,22 @@ def imported_into(graph, names):
         graph._c_graph.get() as c_graph,
         c_api_util.tf_buffer(definition.SerializeToString()) as buffer,
     ):
-        results = c_api.TF_GraphImportGraphDefWithResults(c_graph, buffer, scope.options)
-        c_api_util.ScopedTFImportGraphDefResults(results)
-    return graph._add_new_tf_operations(compute_devices=False)
+        found = c_api.TF_GraphImportGraphDefWithResults(c_graph, buffer, scope.options)
+        results = c_api_util.ScopedTFImportGraphDefResults(found)
+    graph._add_new_tf_operations(compute_devices=False)
+    made = c_api.TF_ImportGraphDefResultsReturnOperations(results.results)
+    return [graph._get_operation_by_tf_operation(op) for op in made]
 
 
 @relied_on(f"{C_API}.TF_GraphImportGraphDefWithResults")
+@relied_on(f"{C_API}.TF_ImportGraphDefOptionsAddReturnOperation")
+@relied_on(f"{C_API}.TF_ImportGraphDefResultsReturnOperations")
 @relied_on(f"{C_API_UTIL}.ScopedTFImportGraphDefOptions")
 @relied_on(f"{C_API_UTIL}.ScopedTFImportGraphDefResults")
 @relied_on(f"{C_API_UTIL}.tf_buffer")
 @relied_on(f"{GRAPH}()._c_graph")
 @relied_on(f"{GRAPH}._add_new_tf_operations")
+@relied_on(f"{GRAPH}._get_operation_by_tf_operation")
 def _(_):
     """The operations come in the order of their nodes, each with its shape."""
     names = [f"op_{k}" for k in np.random.default_rng(0).permutation(300)]

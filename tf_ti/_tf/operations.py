@@ -180,6 +180,8 @@ def import_operations(
     definition = tf.compat.v1.GraphDef(node=nodes, versions=graph.graph_def_versions)
     scope = c_api_util.ScopedTFImportGraphDefOptions()
     c_api.TF_ImportGraphDefOptionsSetUniquifyNames(scope.options, True)
+    for copied in nodes:  # TensorFlow makes them in an order of its own
+        c_api.TF_ImportGraphDefOptionsAddReturnOperation(scope.options, copied.name)
     for name, tensor in inputs.items():
         node, _, number = name.rpartition(":")
         output = tensor._as_tf_output()
@@ -188,9 +190,11 @@ def import_operations(
         graph._c_graph.get() as c_graph,
         c_api_util.tf_buffer(definition.SerializeToString()) as buffer,
     ):
-        results = c_api.TF_GraphImportGraphDefWithResults(c_graph, buffer, scope.options)
-        c_api_util.ScopedTFImportGraphDefResults(results)  # frees them
-    return graph._add_new_tf_operations(compute_devices=False)
+        found = c_api.TF_GraphImportGraphDefWithResults(c_graph, buffer, scope.options)
+        results = c_api_util.ScopedTFImportGraphDefResults(found)
+    graph._add_new_tf_operations(compute_devices=False)
+    made = c_api.TF_ImportGraphDefResultsReturnOperations(results.results)
+    return [graph._get_operation_by_tf_operation(op) for op in made]
 
 
 def _add_operation(

@@ -1,7 +1,6 @@
 """The one value of a loop, from the callable that a user gave to the op that runs it."""
 
 import dataclasses
-import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from tf_ti.loops import printed as _printed
 from tf_ti.loops.spec import OPS, Input, LoopSpec, Output
 from tf_ti.loops.tracing import body as _body, graphs as _graphs
 from tf_ti.loops.tracing.body import Body
+from tf_ti.loops.tracing.part import Part
 
 # The attribute of an op whose loop `gives_zeros`.
 GIVES_ZEROS = "_tf_ti_gives_zeros"
@@ -62,7 +62,7 @@ class TracedLoop:
 
     Attributes:
         spec: the loop, as the op's attributes say it.
-        body: the graph of one iteration. Nothing changes it: another loop has another graph.
+        part: what an iteration computes. Nothing changes its graph: another loop has another part.
         tensors: the tensors that the spec's inputs get.
         num_iterations: the limit, or None.
         condition: the graph of the condition, or None. Its results but the first are further
@@ -81,7 +81,7 @@ class TracedLoop:
     """
 
     spec: LoopSpec
-    body: _tf.FuncGraph
+    part: Part
     tensors: Sequence[tf.Tensor]
     num_iterations: int | tf.Tensor | None = None
     condition: _tf.FuncGraph | None = None
@@ -109,7 +109,7 @@ class TracedLoop:
             tensors = [*tensors, *body.captured_tensors()]
         return cls(
             spec,
-            body.graph,
+            Part.whole(body.graph),
             tensors,
             num_iterations,
             condition,
@@ -131,7 +131,7 @@ class TracedLoop:
             shapes += [t.shape for t in condition.outputs[1:]]
         return cls(
             spec,
-            _graphs.of_function(op, _tf.body_of(op), shapes),
+            Part.whole(_graphs.of_function(op, _tf.body_of(op), shapes)),
             list(op.inputs[:count]),
             op.inputs[count] if has_limit else None,
             condition,
@@ -152,6 +152,11 @@ class TracedLoop:
         return _printed.printed(
             self.spec, self.body, self.condition, self.num_iterations, with_origins
         )
+
+    @property
+    def body(self) -> _tf.FuncGraph:
+        """The graph of an iteration."""
+        return self.part.function_graph
 
     @property
     def graphs(self) -> list[_tf.FuncGraph]:
@@ -226,64 +231,49 @@ class TracedLoop:
         is_eager = isinstance(self.outputs[0], _tf.EagerTensor)
         return None if is_eager else self.outputs[0].graph
 
+    def whole(self) -> "TracedLoop":
+        """The same loop, whose part is all of the graph of its body."""
+        is_whole = self.part.graph is self.body
+        return self if is_whole else dataclasses.replace(self, part=Part.whole(self.body))
+
     def copied(self) -> "TracedLoop":
         """The same loop with a copy of its body, which the caller may change."""
-        parameters = [[t] for t in self.body.inputs]
-        return self.with_body(self.spec, self.tensors, parameters, self.body.outputs)
+        return dataclasses.replace(self, part=Part.whole(self.part.copied()))
 
-    def with_body(
+    def with_part(
         self,
         spec: LoopSpec,
         tensors: Sequence[tf.Tensor],
         parameters: Sequence[Sequence[tf.Tensor]],
         results: Sequence[tf.Tensor],
         droppable: Collection[int] = (),
-        others: _graphs.Others = types.MappingProxyType({}),
     ) -> "TracedLoop":
-        """Another loop, whose body is a copy of operations of this one's.
+        """Another loop, whose body is made of operations of this one's.
 
         Args:
             spec: the other loop.
             tensors: the tensors that the spec's inputs get.
-            parameters: for each parameter, the tensors of this body for which it stands.
-            results: tensors of this body.
+            parameters: for each parameter, the tensors of the part's graph for which it stands.
+            results: tensors of the part's graph.
             droppable: positions of inputs that the loop loses if it does not use them.
-            others: adds other operations for some.
         """
-        gone = self._unused(spec, parameters, results, droppable) if droppable else set()
-        body = _graphs.extract(
-            "body",
-            self.body,
-            [group for i, group in enumerate(parameters) if i not in gone],
-            results,
-            self.body.control_outputs,
-            outer_graph=self.body.outer_graph,
-            others=others,
-        )
-        spec = spec.without_inputs(gone)
-        for parameter, given in zip(body.inputs, spec.inputs):
-            parameter.set_shape(given.shape)
-        tensors = [tensor for i, tensor in enumerate(tensors) if i not in gone]
-        return dataclasses.replace(self, spec=spec, body=body, tensors=tensors)
-
-    def _unused(
-        self,
-        spec: LoopSpec,
-        parameters: Sequence[Sequence[tf.Tensor]],
-        results: Sequence[tf.Tensor],
-        droppable: Collection[int],
-    ) -> set[int]:
-        """The inputs among those droppable that a loop `with_body` would not use."""
-        given = [tensor for group in parameters for tensor in group]
-        operations = _graphs.needed_operations(given, results, self.body.control_outputs)
-        read = {t.ref() for op in operations for t in _graphs.reads(op)}
-        read.update(t.ref() for t in results)
+        part = Part(self.part.graph, parameters, results)
         used = spec.parameters_in_use()
-        return {
-            i
-            for i in droppable
-            if i not in used and read.isdisjoint(t.ref() for t in parameters[i])
-        }
+        gone = {i for i in droppable if i not in used and not part.reads(parameters[i])}
+        spec = spec.without_inputs(gone)
+        kept = [group for i, group in enumerate(parameters) if i not in gone]
+        return dataclasses.replace(
+            self,
+            spec=spec,
+            part=dataclasses.replace(
+                part, parameters=kept, shapes=tuple(given.shape for given in spec.inputs)
+            ),
+            tensors=[tensor for i, tensor in enumerate(tensors) if i not in gone],
+        )
+
+    def replacing(self, others: _graphs.Others) -> "TracedLoop":
+        """The same loop, whose body has other operations for some."""
+        return dataclasses.replace(self, part=Part.whole(self.part.copied(others)))
 
     def recording(self, every: int, saves_memory: bool) -> "TracedLoop":
         """The same loop with the histories that its gradient needs; see `LoopSpec.recording`.

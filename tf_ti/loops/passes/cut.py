@@ -150,7 +150,7 @@ class _Separation:
         ]
         core = None
         if outputs or graph.control_outputs:
-            core = loop.with_body(
+            core = loop.with_part(
                 dataclasses.replace(
                     spec,
                     inputs=tuple(given for _, given, _, _ in inputs),

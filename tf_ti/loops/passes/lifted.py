@@ -24,7 +24,7 @@ _OF_INDEX = frozenset(("Add", "AddV2", "Cast", "Const", "Identity", "Pack", "Sub
 
 def lift_reads(loop: TracedLoop) -> Step | None:
     """Takes the reads at counters out of the branches of a body, if there are any."""
-    if not _may_read_in_branches(loop.body):
+    if not _may_read_in_branches(loop.part.operations):
         return None
     loop = loop.copied()
     graph = loop.body
@@ -41,12 +41,11 @@ def lift_reads(loop: TracedLoop) -> Step | None:
         return None
     _graphs.replace(others)
     results = [others.get(t.ref(), t) for t in graph.outputs]
-    return Step(loop.with_body(loop.spec, loop.tensors, [[t] for t in graph.inputs], results))
+    return Step(loop.with_part(loop.spec, loop.tensors, [[t] for t in graph.inputs], results))
 
 
-def _may_read_in_branches(graph: _tf.FuncGraph) -> bool:
+def _may_read_in_branches(operations: Sequence[tf.Operation]) -> bool:
     """True if a branch of a conditional has an operation that may read an element."""
-    operations = graph.get_operations()
     if any(map(_graphs.has_open_gradient, operations)):
         return False
     conditionals = [op for op in operations if op.type in _conditionals.TYPES]

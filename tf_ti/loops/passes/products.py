@@ -27,10 +27,7 @@ def split(analysis: Analysis) -> Step | None:
                 splits[op] = made
     if not splits:
         return None
-    parameters = [[t] for t in loop.body.inputs]
-    return Step(
-        loop.with_body(loop.spec, loop.tensors, parameters, loop.body.outputs, others=splits)
-    )
+    return Step(loop.replacing(splits))
 
 
 def _split_product(

@@ -44,7 +44,7 @@ class _Slices:
 
 def slice_reads(loop: TracedLoop) -> Step | None:
     """Takes the reads at counters out of a loop, if there are any."""
-    operations = loop.body.get_operations()
+    operations = loop.part.operations
     if any(map(_graphs.has_open_gradient, operations)):
         return None
     # Tensors to which custom gradients refer stay as they are.
@@ -170,17 +170,16 @@ def _is_extent(number: tf.Tensor, tensor: tf.Tensor) -> bool:
 
 
 def _with_slices(loop: TracedLoop, made: Sequence[_Slices]) -> Step:
-    spec, graph = loop.spec, loop.body
-    count = len(spec.inputs)
+    spec, part, count = loop.spec, loop.part, len(loop.spec.inputs)
     sources = {_counters.position(loop, _source(op)) for each in made for op in each.reads}
-    parameters = [[t] for t in graph.inputs]
+    parameters = list(part.parameters)
     # Before the parameters that the condition feeds.
     parameters[count:count] = [[op.outputs[0] for op in each.reads] for each in made]
-    sliced = loop.with_body(
+    sliced = loop.with_part(
         dataclasses.replace(spec, inputs=(*spec.inputs, *(each.given for each in made))),
         [*loop.tensors, *(each.tensor for each in made)],
         parameters,
-        graph.outputs,
+        part.results,
         droppable=sources,
     )
     if any(each.given.is_counted for each in made):

@@ -119,6 +119,7 @@ def _grows(op: tf.Operation) -> bool:
 
 def stack_writes(loop: TracedLoop) -> Step | None:
     """Takes the arrays that are only written at counters out of a loop, if there are any."""
+    loop = loop.whole()
     if any(map(_graphs.has_open_gradient, loop.body.get_operations())):
         return None
     steady = _steady.Steady(loop)
@@ -279,7 +280,7 @@ def _with_stacks(loop: TracedLoop, writes: list[_Write]) -> Step:
         result_types=tuple(types),
         result_shapes=tuple(shapes),
     )
-    stacked = loop.with_body(
+    stacked = loop.with_part(
         spec,
         loop.tensors,
         [[t] for t in graph.inputs],
