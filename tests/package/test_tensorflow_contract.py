@@ -768,6 +768,67 @@ def _(_):
     assert op.type == "Square" and op.name == "a" and op.outputs[0].dtype == tf.float32
 
 
+C_API = "tensorflow.python.client.pywrap_tf_session"
+C_API_UTIL = "tensorflow.python.framework.c_api_util"
+
+
+def imported_into(graph, names):
+    """Adds copies of the operations of another graph to this one, by TensorFlow's C functions."""
+    c_api, c_api_util = resolve(C_API), resolve(C_API_UTIL)
+    with tf.Graph().as_default() as source:
+        made = [tf.compat.v1.placeholder(tf.float32, [2], "x")]
+        for k, name in enumerate(names):
+            made.append(tf.sin(made[k * k % len(made)], name=name))
+    definition = source.as_graph_def()
+    del definition.node[0]
+    scope = c_api_util.ScopedTFImportGraphDefOptions()
+    c_api.TF_ImportGraphDefOptionsSetUniquifyNames(scope.options, True)
+    for node in definition.node:
+        c_api.TF_ImportGraphDefOptionsAddReturnOperation(scope.options, node.name)
+    with graph.as_default():
+        given = tf.compat.v1.placeholder(tf.float32, [2], "given")
+    output = given._as_tf_output()
+    c_api.TF_ImportGraphDefOptionsAddInputMapping(scope.options, "x", 0, output)
+    with (
+        graph._c_graph.get() as c_graph,
+        c_api_util.tf_buffer(definition.SerializeToString()) as buffer,
+    ):
+        found = c_api.TF_GraphImportGraphDefWithResults(c_graph, buffer, scope.options)
+        results = c_api_util.ScopedTFImportGraphDefResults(found)
+    graph._add_new_tf_operations(compute_devices=False)
+    made = c_api.TF_ImportGraphDefResultsReturnOperations(results.results)
+    return [graph._get_operation_by_tf_operation(op) for op in made]
+
+
+@relied_on(f"{C_API}.TF_GraphImportGraphDefWithResults")
+@relied_on(f"{C_API}.TF_ImportGraphDefOptionsAddReturnOperation")
+@relied_on(f"{C_API}.TF_ImportGraphDefResultsReturnOperations")
+@relied_on(f"{C_API_UTIL}.ScopedTFImportGraphDefOptions")
+@relied_on(f"{C_API_UTIL}.ScopedTFImportGraphDefResults")
+@relied_on(f"{C_API_UTIL}.tf_buffer")
+@relied_on(f"{GRAPH}()._c_graph")
+@relied_on(f"{GRAPH}._add_new_tf_operations")
+@relied_on(f"{GRAPH}._get_operation_by_tf_operation")
+def _(_):
+    """The operations come in the order of their nodes, each with its shape."""
+    names = [f"op_{k}" for k in np.random.default_rng(0).permutation(300)]
+    made = imported_into(tf.Graph(), names)
+    assert [op.name for op in made] == names
+    assert all(op.outputs[0].shape == [2] for op in made)
+
+
+@relied_on(f"{C_API}.TF_ImportGraphDefOptionsAddInputMapping")
+@relied_on("tensorflow.python.framework.tensor.Tensor()._as_tf_output")
+def _(_):
+    (op,) = imported_into(tf.Graph(), ["a"])
+    assert op.inputs[0].op.name == "given"
+
+
+@relied_on(f"{C_API}.TF_ImportGraphDefOptionsSetUniquifyNames")
+def _(_):
+    assert imported_into(tf.Graph(), ["given"])[0].name == "given_1"
+
+
 @relied_on(f"{GRAPH}()._functions")
 def _(_):
     inner = tf.function(lambda x: x + 1.0)

@@ -7,9 +7,11 @@ callables; `traced`, the one value of a loop; `lower`, which makes an op of it; 
 
 from tf_ti.loops import lower
 from tf_ti.loops.derivatives import freezing, gradients, vectorize  # noqa: F401 - with TensorFlow
-from tf_ti.loops.passes import batched_gradients, batching, conditionals
+from tf_ti.loops.passes import batched_gradients, batching, conditionals, programs
 
-# Entries that an earlier room has a table for, and a later one the function.
+# Entries of tables that an earlier room has, and whose functions a later room has.
 lower.DERIVATIVES.update(gradient=gradients.gradient, jvp=gradients.jvp)
 lower.RUN_INSTEAD.append(conditionals.with_selects)
 batching.RULES["CustomGradient"] = batched_gradients.RULE
+for kind in (*conditionals.TYPES, *conditionals.WITH_EFFECTS):
+    programs.CONDITIONALS[kind] = conditionals.refusal

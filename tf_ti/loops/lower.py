@@ -50,8 +50,12 @@ def run_loop(
 
 
 def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
-    """Adds the loop op to the current graph, or runs it: all outputs of the spec, and no others."""
+    """Adds the loop op to the current graph, or runs it: all outputs of the spec, and no others.
+
+    The loop's graphs become functions, so no other loop may have them.
+    """
     spec = loop.spec
+    loop.body.outputs.extend(loop.recorded)
     make = ops.tf_ti_tensor_iterator if loop.is_stateful else ops.tf_ti_stateless_tensor_iterator
     functions = list(map(_tf.make_function, loop.graphs))
     instead = [_run_instead(loop, graph) for graph in loop.graphs]
@@ -81,6 +85,7 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
         num_iterations=limits[0] if limits else None,
         lengths=lengths,
         outputs=outputs,
+        recorded=(),
         source=[functions, instead],
     )
     if loop.outer_graph is not None:

@@ -131,6 +131,29 @@ class LoopSpec:
             outputs.append(Output("the number of iterations", tf.int64, "count", 0))
         return dataclasses.replace(self, outputs=tuple(outputs))
 
+    def parameters_in_use(self) -> set[int]:
+        """The parameters that a condition, a back edge or an output needs."""
+        used = {*(self.condition_inputs or ()), *(parameter for _, parameter in self.back_edges)}
+        return used.union(~output.source for output in self.outputs if output.source < 0)
+
+    def without_inputs(self, gone: Collection[int]) -> "LoopSpec":
+        """The same loop without some inputs, whose parameters are not in use."""
+        kept = [i for i in range(len(self.inputs)) if i not in gone]
+        place = {i: k for k, i in enumerate(kept)}
+        condition_inputs = self.condition_inputs
+        if condition_inputs is not None:
+            condition_inputs = tuple(place[i] for i in condition_inputs)
+        return dataclasses.replace(
+            self,
+            inputs=tuple(self.inputs[i] for i in kept),
+            outputs=tuple(
+                o if o.source >= 0 else dataclasses.replace(o, source=~place[~o.source])
+                for o in self.outputs
+            ),
+            back_edges=tuple((r, place[p]) for r, p in self.back_edges),
+            condition_inputs=condition_inputs,
+        )
+
     def _state_shape_is_fixed(self, result: int, parameter: int) -> bool:
         shape = self.inputs[parameter].shape
         return shape.is_fully_defined() and self.result_shapes[result] == shape

@@ -8,9 +8,11 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
+from tf_ti.loops import printed as _printed
 from tf_ti.loops.spec import OPS, Input, LoopSpec, Output
 from tf_ti.loops.tracing import body as _body, graphs as _graphs
 from tf_ti.loops.tracing.body import Body
+from tf_ti.loops.tracing.part import Part
 
 # The attribute of an op whose loop `gives_zeros`.
 GIVES_ZEROS = "_tf_ti_gives_zeros"
@@ -60,7 +62,7 @@ class TracedLoop:
 
     Attributes:
         spec: the loop, as the op's attributes say it.
-        body: the graph of one iteration. Who makes another loop of it may change it.
+        part: what an iteration computes. Nothing changes its graph: another loop has another part.
         tensors: the tensors that the spec's inputs get.
         num_iterations: the limit, or None.
         condition: the graph of the condition, or None. Its results but the first are further
@@ -68,6 +70,7 @@ class TracedLoop:
         lengths: those of the outputs that have one.
         num_results: how many of the body's results are the user's; a gradient needs the others
             recorded. None if all are.
+        recorded: tensors of the body that are further results of the function that it becomes.
         controls: the operations that the loop waits for.
         gives_zeros: true if the gradient of what no output depends on is zeros, and not None.
         outputs: those of the op, where there is one; a gradient reads its histories.
@@ -78,12 +81,13 @@ class TracedLoop:
     """
 
     spec: LoopSpec
-    body: _tf.FuncGraph
+    part: Part
     tensors: Sequence[tf.Tensor]
     num_iterations: int | tf.Tensor | None = None
     condition: _tf.FuncGraph | None = None
     lengths: Sequence[tf.Tensor] = ()
     num_results: int | None = None
+    recorded: Sequence[tf.Tensor] = ()
     controls: Sequence[tf.Operation] = ()
     gives_zeros: bool = False
     outputs: Sequence[tf.Tensor] = ()
@@ -105,7 +109,7 @@ class TracedLoop:
             tensors = [*tensors, *body.captured_tensors()]
         return cls(
             spec,
-            body.graph,
+            Part.whole(body.graph),
             tensors,
             num_iterations,
             condition,
@@ -127,7 +131,7 @@ class TracedLoop:
             shapes += [t.shape for t in condition.outputs[1:]]
         return cls(
             spec,
-            _graphs.of_function(op, _tf.body_of(op), shapes),
+            Part.whole(_graphs.of_function(op, _tf.body_of(op), shapes)),
             list(op.inputs[:count]),
             op.inputs[count] if has_limit else None,
             condition,
@@ -138,6 +142,21 @@ class TracedLoop:
             # In a copy of a graph, variables are those of the loop around it.
             read_before=getattr(op, READ_BEFORE, {} if _graphs.is_copy(op.graph) else None),
         )
+
+    def printed(self, with_origins: bool = False) -> str:
+        """The loop in text: its parameters, the operations of an iteration, and its outputs.
+
+        Args:
+            with_origins: print the name of each operation, and the user's line that made it.
+        """
+        return _printed.printed(
+            self.spec, self.body, self.condition, self.num_iterations, with_origins
+        )
+
+    @property
+    def body(self) -> _tf.FuncGraph:
+        """The graph of an iteration."""
+        return self.part.function_graph
 
     @property
     def graphs(self) -> list[_tf.FuncGraph]:
@@ -175,7 +194,7 @@ class TracedLoop:
         conditional that was vectorised. Large variables in which rows are looked up are left out.
         """
         read_only = {self.body.inputs[i].ref(): i for i in self.read_only_inputs()}
-        recorded = {t.ref() for t in self.body.outputs}
+        recorded = {t.ref() for t in (*self.body.outputs, *self.recorded)}
         readers: dict[int, list[tf.Operation | None]] = {}
         for op in self.body.get_operations() if read_only else ():
             is_recorded = op.type in _tf.READS and {t.ref() for t in op.outputs} <= recorded
@@ -212,10 +231,52 @@ class TracedLoop:
         is_eager = isinstance(self.outputs[0], _tf.EagerTensor)
         return None if is_eager else self.outputs[0].graph
 
+    def whole(self) -> "TracedLoop":
+        """The same loop, whose part is all of the graph of its body."""
+        is_whole = self.part.graph is self.body
+        return self if is_whole else dataclasses.replace(self, part=Part.whole(self.body))
+
+    def copied(self) -> "TracedLoop":
+        """The same loop with a copy of its body, which the caller may change."""
+        return dataclasses.replace(self, part=Part.whole(self.part.copied()))
+
+    def with_part(
+        self,
+        spec: LoopSpec,
+        tensors: Sequence[tf.Tensor],
+        parameters: Sequence[Sequence[tf.Tensor]],
+        results: Sequence[tf.Tensor],
+        droppable: Collection[int] = (),
+    ) -> "TracedLoop":
+        """Another loop, whose body is made of operations of this one's.
+
+        Args:
+            spec: the other loop.
+            tensors: the tensors that the spec's inputs get.
+            parameters: for each parameter, the tensors of the part's graph for which it stands.
+            results: tensors of the part's graph.
+            droppable: positions of inputs that the loop loses if it does not use them.
+        """
+        part = Part(self.part.graph, parameters, results)
+        used = spec.parameters_in_use()
+        gone = {i for i in droppable if i not in used and not part.reads(parameters[i])}
+        spec = spec.without_inputs(gone)
+        kept = [group for i, group in enumerate(parameters) if i not in gone]
+        return dataclasses.replace(
+            self,
+            spec=spec,
+            part=dataclasses.replace(
+                part, parameters=kept, shapes=tuple(given.shape for given in spec.inputs)
+            ),
+            tensors=[tensor for i, tensor in enumerate(tensors) if i not in gone],
+        )
+
+    def replacing(self, others: _graphs.Others) -> "TracedLoop":
+        """The same loop, whose body has other operations for some."""
+        return dataclasses.replace(self, part=Part.whole(self.part.copied(others)))
+
     def recording(self, every: int, saves_memory: bool) -> "TracedLoop":
         """The same loop with the histories that its gradient needs; see `LoopSpec.recording`.
-
-        The body gets further results.
 
         Args:
             every: record the states of each `every`-th iteration.
@@ -232,13 +293,12 @@ class TracedLoop:
         added = [t for t in found if t.ref() not in places]
         places.update((t.ref(), r) for r, t in enumerate(added, start=len(body.outputs)))
         recorded.update(places[t.ref()] for t in found)
-        body.outputs.extend(added)
         spec = dataclasses.replace(
             spec,
             result_types=(*spec.result_types, *(t.dtype for t in added)),
             result_shapes=(*spec.result_shapes, *(t.shape for t in added)),
         )
-        return dataclasses.replace(self, spec=spec.recording(every, recorded))
+        return dataclasses.replace(self, spec=spec.recording(every, recorded), recorded=added)
 
     @property
     def num_users_results(self) -> int:
@@ -291,35 +351,6 @@ def _is_large(shape: tf.TensorShape) -> bool:
     return count is None or count > _MOST_LOOKED_UP
 
 
-def without_unread(loop: TracedLoop, inputs: Collection[int]) -> TracedLoop:
-    """The loop without those of some inputs that nothing reads; its body changes."""
-    spec, graph = loop.spec, loop.body
-    read = {t.ref() for op in graph.get_operations() for t in _graphs.reads(op)}
-    read.update(t.ref() for t in graph.outputs)
-    needed = {*loop.condition_inputs, *(parameter for _, parameter in spec.back_edges)}
-    needed.update(~o.source for o in spec.outputs if o.source < 0)
-    gone = {i for i in inputs if i not in needed and graph.inputs[i].ref() not in read}
-    kept = [i for i in range(len(spec.inputs)) if i not in gone]
-    place = {i: k for k, i in enumerate(kept)}
-    graph.left_out.update(graph.inputs[i].op for i in gone)
-    graph.inputs = [t for i, t in enumerate(graph.inputs) if i not in gone]
-    condition_inputs = spec.condition_inputs
-    if condition_inputs is not None:
-        condition_inputs = tuple(place[i] for i in condition_inputs)
-    outputs = [
-        o if o.source >= 0 else dataclasses.replace(o, source=~place[~o.source])
-        for o in spec.outputs
-    ]
-    spec = dataclasses.replace(
-        spec,
-        inputs=tuple(spec.inputs[i] for i in kept),
-        outputs=tuple(outputs),
-        back_edges=tuple((r, place[p]) for r, p in spec.back_edges),
-        condition_inputs=condition_inputs,
-    )
-    return dataclasses.replace(loop, spec=spec, tensors=[loop.tensors[i] for i in kept])
-
-
 def spec_around(
     body: Body,
     inputs: Sequence[Input],
@@ -328,13 +359,13 @@ def spec_around(
     limit_label: str = "num_iterations",
 ) -> LoopSpec:
     """The spec of a loop around a traced body, whose captures become its last inputs."""
-    inputs = list(inputs)
+    inputs, count = list(inputs), len(inputs)
     for i, shape in enumerate(body.parameter_shapes):
-        if i < len(inputs):
+        if i < count:
             # The body may have been built for less, or for more, than the input's shape tells.
             inputs[i] = dataclasses.replace(inputs[i], shape=shape)
         else:
-            inputs.append(Input(f"capture {i - len(inputs)}", shape))
+            inputs.append(Input(f"capture {i - count}", shape))
     return LoopSpec(
         tuple(inputs),
         tuple(outputs),

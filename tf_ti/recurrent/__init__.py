@@ -12,6 +12,7 @@ from tf_ti.recurrent.weights import (
     to_torch,
 )
 
+# Entries of tables that `tf_ti.loops` has.
 passes.RECOGNIZERS[ops.OP] = recognition.recognize
 loops.OTHERS[ops.OP] = explaining.explained
 

@@ -11,6 +11,7 @@ from tf_ti.loops.block.layers import IteratorLayer, LoopNode, RecurrenceLayer
 from tf_ti.loops.block.levels import Levels
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import body as _body, graphs as _graphs, split as _split
+from tf_ti.loops.tracing.part import Part
 
 _GIVEN = {IteratorLayer: "the iterated tensor", RecurrenceLayer: "the initial value"}
 
@@ -80,7 +81,7 @@ class _Builder:
         given = [layer.given[_GIVEN[type(layer)]] for layer in layers] + invariants
         return TracedLoop(
             spec,
-            body,
+            Part.whole(body),
             [self._resolve(t) for t in given],
             None if loop.count is None else _arguments.at_least_0(self._resolve(loop.count)),
             test,

@@ -18,6 +18,7 @@ from tf_ti.loops.tracing import (
     graphs as _graphs,
     recorded as _recorded,
 )
+from tf_ti.loops.tracing.part import Part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +168,7 @@ def cut(
         made.outputs = _lower.run_loop(
             TracedLoop(
                 inner,
-                body,
+                Part.whole(body),
                 made.inputs[: len(inner_inputs)],
                 None if is_counted else tf.size(made.inputs[-1], tf.int64),
             )

@@ -27,6 +27,7 @@ from tf_ti.loops.tracing import (
     graphs as _graphs,
     recorded as _recorded,
 )
+from tf_ti.loops.tracing.part import Part
 
 # The attribute of operations that have no gradient, as a reverse loop computed their values again.
 _REFUSED = "_tf_ti_refused"
@@ -774,7 +775,7 @@ class _Reverse:
         )
         loop = TracedLoop(
             loop_spec,
-            body,
+            Part.whole(body),
             tensors,
             self.num_iterations,
             lengths=self.lengths,
@@ -828,7 +829,7 @@ class _Reverse:
         limit = self.num_iterations
         if any(limit is output for output in self.forward.outputs):
             return ()
-        loop = TracedLoop(self.spec, self.graph, self.forward.tensors, limit)
+        loop = TracedLoop(self.spec, Part.whole(self.graph), self.forward.tensors, limit)
         try:
             counts = Counts.of(loop)
         except Unknown:
@@ -868,7 +869,7 @@ def _loop_again(op: tf.Operation) -> Callable[[list[tf.Tensor]], list[tf.Tensor]
         _refuse(operations, body)
         again = dataclasses.replace(
             loop,
-            body=body,
+            part=Part.whole(body),
             tensors=tensors,
             num_iterations=limit,
             lengths=scalars,

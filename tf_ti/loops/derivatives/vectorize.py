@@ -17,6 +17,7 @@ from tf_ti._library import ops
 from tf_ti.loops import lower as _lower, spec as _spec
 from tf_ti.loops.traced import TEMPORARY, ReadBefore, TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
+from tf_ti.loops.tracing.part import Part
 
 
 @_tf.register_pfor("TfTi>TensorIterator")
@@ -79,7 +80,7 @@ class _Vectorizer:
         has_limit = self._loop.num_iterations is not None
         loop = TracedLoop(
             spec,
-            body.graph,
+            Part.whole(body.graph),
             [*(self._enter(i) for i in range(count)), *self._lanes],
             self._scalars[0] if has_limit else None,
             None if condition is None else condition.graph,
@@ -213,7 +214,7 @@ def _without_assertions(loop: TracedLoop) -> TracedLoop:
         return made
 
     condition = None if loop.condition is None else pruned(loop.condition)
-    return dataclasses.replace(loop, body=pruned(loop.body), condition=condition)
+    return dataclasses.replace(loop, part=Part.whole(pruned(loop.body)), condition=condition)
 
 
 def _is_assertion(op: tf.Operation) -> bool:

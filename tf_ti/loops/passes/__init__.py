@@ -120,6 +120,8 @@ PASSES = (
     Pass("lifted", Fuse.ALL, lambda candidate: _lifted.lift_reads(candidate.loop)),
     Pass("slices", Fuse.ALL, lambda candidate: _reads.slice_reads(candidate.loop)),
     Pass("counters", Fuse.ALL, lambda candidate: _counters.split(candidate.loop)),
+    # Those before tell what the body is a part of; those behind look at its graph.
+    Pass("whole", Fuse.ALL, lambda candidate: Step(candidate.loop.whole())),
     Pass("recognition", Fuse.WHOLE, _recognize),
     Pass("products", Fuse.ALL, lambda candidate: _products.split(candidate.analysis)),
     Pass("fission", Fuse.ALL, lambda candidate: _cut.split(candidate.analysis)),
@@ -134,7 +136,7 @@ def run(
     """Takes a loop through its passes, and adds the rest to the current graph, or runs it.
 
     Args:
-        loop: the loop. Its body's graph may change.
+        loop: the loop. Nobody else may need its body's graph.
         fuse: what may become of it.
         checkpoint_every, name: as in `tf_ti.tensor_iterator`.
     """
@@ -142,6 +144,7 @@ def run(
     loop = dataclasses.replace(loop, spec=spec)
     candidate = Candidate(loop, fuse, checkpoint_every or 1, name)
     finishes, notes, is_gone = [], [], False
+    loops = [loop]
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     before = 0 if graph is None else len(graph.get_operations())
     with tf.control_dependencies(loop.controls):
@@ -158,18 +161,21 @@ def run(
             notes += step.notes
             if step.finish is not None:
                 finishes.append(step.finish)
+            if step.loop is candidate.loop:
+                continue
             if step.loop is None:
                 is_gone = True
                 break
-            if step.loop is not candidate.loop:
-                candidate = dataclasses.replace(candidate, loop=step.loop)
+            loops.append(step.loop)
+            candidate = dataclasses.replace(candidate, loop=step.loop)
         outputs = []
         if not is_gone:
             outputs = _lower.run_loop(candidate.loop, candidate.checkpoint_every, name)
         for finish in reversed(finishes):
             outputs = finish(outputs)
-    if is_gone:
-        _forget(loop.body)
+    kept = None if is_gone else candidate.loop.body
+    for body in set().union(*(made.part.graphs for made in loops)) - {kept}:
+        _forget(body)
     if graph is not None:
         _keep_account(graph.get_operations()[before:], name, tuple(notes))
     return Outcome(outputs, tuple(notes), is_gone)

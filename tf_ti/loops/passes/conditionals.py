@@ -149,9 +149,6 @@ def _consistent(chosen: Collection[tf.Operation], graph: _tf.FuncGraph) -> set[t
     return kept
 
 
-_programs.CONDITIONALS.update(dict.fromkeys((*TYPES, *WITH_EFFECTS), refusal))
-
-
 # --- the check -----------------------------------------------------------------------------------
 
 # The values of parameters of a branch's graph that are known.

@@ -18,7 +18,6 @@ from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes.analysis import Counts, without_identity
 from tf_ti.loops.passes.step import Mention, Note, Step
 from tf_ti.loops.traced import TracedLoop
-from tf_ti.loops.tracing import graphs as _graphs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +71,7 @@ def split(loop: TracedLoop) -> Step | None:
 
 def added(loop: TracedLoop, result: int, parameter: int) -> int | None:
     """What each iteration adds to a state, if it is a counter."""
-    value, made = loop.body.inputs[parameter], without_identity(loop.body.outputs[result])
+    (value, *_), made = loop.part.parameters[parameter], without_identity(loop.part.results[result])
     is_scalar = value.shape.rank == made.shape.rank == loop.tensors[parameter].shape.rank == 0
     if not (is_scalar and value.dtype.is_integer and made.op.type in ("Add", "AddV2", "Sub")):
         return None
@@ -114,7 +113,7 @@ def unstacked(loop: TracedLoop, op: tf.Operation) -> tf.Tensor | None:
 
 def index_of(loop: TracedLoop, tensor: tf.Tensor) -> Index | None:
     """The way in which an integer of the body counts; None if it does not, or may wrap around."""
-    parameters = {parameter.ref(): i for i, parameter in enumerate(loop.body.inputs)}
+    parameters = {t.ref(): i for i, group in enumerate(loop.part.parameters) for t in group}
     offset = 0
     while (tensor := without_identity(tensor)).ref() not in parameters:
         op = tensor.op
@@ -139,7 +138,8 @@ def index_of(loop: TracedLoop, tensor: tf.Tensor) -> Index | None:
 
 def position(loop: TracedLoop, parameter: tf.Tensor) -> int:
     """The position of a parameter of the body."""
-    return next(i for i, given in enumerate(loop.body.inputs) if given is parameter)
+    groups = enumerate(loop.part.parameters)
+    return next(i for i, group in groups if any(given is parameter for given in group))
 
 
 def invariant(loop: TracedLoop, parameter: int) -> tf.Tensor | None:
@@ -148,8 +148,9 @@ def invariant(loop: TracedLoop, parameter: int) -> tf.Tensor | None:
         return None
     for result, target in loop.spec.back_edges:
         if target == parameter:
-            kept = without_identity(loop.body.outputs[result]) is loop.body.inputs[parameter]
-            return loop.tensors[parameter] if kept else None
+            following = without_identity(loop.part.results[result])
+            is_kept = any(following is given for given in loop.part.parameters[parameter])
+            return loop.tensors[parameter] if is_kept else None
     return loop.tensors[parameter]
 
 
@@ -194,7 +195,7 @@ def _with_slices(
     told_by: str,
     order: int,
 ) -> Step:
-    spec, graph = loop.spec, loop.body
+    spec, part = loop.spec, loop.part
     start, end = (0, -1) if order > 0 else (-1, 0)
     inputs, tensors, last, operations = list(spec.inputs), list(loop.tensors), {}, []
     for (result, parameter), by in counters.items():
@@ -205,28 +206,29 @@ def _with_slices(
         # An error of lengths names what tells the number, and no state.
         inputs[parameter] = _spec.Input(told_by, shape, "index", 0, start, end, order)
         tensors[parameter] = values
-        operations.append(Mention.of(without_identity(graph.outputs[result]).op))
+        operations.append(Mention.of(without_identity(part.results[result]).op))
     edges = [edge for edge in spec.back_edges if edge not in counters]
     left = [o for o in spec.outputs if not (o.mode == "last" and o.source in last)]
     used = {result for result, _ in edges} | {o.source for o in left}
-    kept = [r for r in range(len(graph.outputs)) if r in used or r not in last]
+    kept = [r for r in range(len(part.results)) if r in used or r not in last]
     place = {r: k for k, r in enumerate(kept)}
-    graph.outputs = [graph.outputs[r] for r in kept]
-    graph.structured_outputs = tuple(graph.outputs)
-    _graphs.leave_out_dead(graph)
-    made = dataclasses.replace(
-        loop,
-        spec=dataclasses.replace(
-            spec,
-            inputs=tuple(inputs),
-            outputs=tuple(dataclasses.replace(o, source=place[o.source]) for o in left),
-            back_edges=tuple((place[r], p) for r, p in edges),
-            result_types=tuple(spec.result_types[r] for r in kept),
-            result_shapes=tuple(spec.result_shapes[r] for r in kept),
-        ),
-        tensors=tensors,
-        num_results=sum(r < loop.num_users_results for r in kept),
-    )
+    made = None
+    if left or part.graph.control_outputs:
+        made = loop.with_part(
+            dataclasses.replace(
+                spec,
+                inputs=tuple(inputs),
+                outputs=tuple(dataclasses.replace(o, source=place[o.source]) for o in left),
+                back_edges=tuple((place[r], p) for r, p in edges),
+                result_types=tuple(spec.result_types[r] for r in kept),
+                result_shapes=tuple(spec.result_shapes[r] for r in kept),
+            ),
+            tensors,
+            part.parameters,
+            [part.results[r] for r in kept],
+        )
+        num_results = sum(r < loop.num_users_results for r in kept)
+        made = dataclasses.replace(made, num_results=num_results)
 
     def finish(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
         own, its = iter(outputs), set(left)
@@ -238,4 +240,4 @@ def _with_slices(
     where = "before it, for all iterations"
     text = f"computed {where}: {', '.join(spec.inputs[p].label for _, p in counters)}, which counts"
     note = Note("counters", text, True, tuple(operations), len(operations), place=where)
-    return Step(made if left or graph.control_outputs else None, finish, (note,))
+    return Step(made, finish, (note,))

@@ -29,7 +29,6 @@ from tf_ti.loops.passes.analysis import CORE, INVARIANT, Analysis
 from tf_ti.loops.passes.choice import Choice, choose, is_worth_crossing, stacks
 from tf_ti.loops.passes.outside import Outside
 from tf_ti.loops.passes.step import Mention, Note, Step
-from tf_ti.loops.tracing import graphs as _graphs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +58,7 @@ class Cut:
 
 
 def split(analysis: Analysis) -> Step:
-    """Takes out of a loop all that need not be in it; the body becomes that of the loop left."""
+    """Takes out of a loop all that need not be in it."""
     choice = choose(analysis.keeping_custom_gradients())
     cut = cut_at(choice)
     step = Step(analysis.loop) if cut.is_empty else _Separation(cut).step()
@@ -134,15 +133,11 @@ class _Separation:
         num_results = loop.num_users_results
         users = [r for r in cut.left if r < num_results]
         recorded = [r for r in cut.left if r >= num_results]
-        has_effects = bool(graph.control_outputs)
-        self._leave_only(
-            [inside for _, _, inside, _ in inputs],
-            [
-                *(self._results[r] for r in users),
-                *cut.given_to_after,
-                *(self._results[r] for r in recorded),
-            ],
-        )
+        results = [
+            *(self._results[r] for r in users),
+            *cut.given_to_after,
+            *(self._results[r] for r in recorded),
+        ]
         result = {r: k for k, r in enumerate(users)}
         parameter = {at: k for k, (at, given, _, _) in enumerate(inputs) if given.mode == "value"}
         order = self._analysis.counts.order
@@ -153,20 +148,24 @@ class _Separation:
                 for k, t in enumerate(cut.given_to_after, start=len(users))
             ),
         ]
-        core = dataclasses.replace(
-            loop,
-            spec=dataclasses.replace(
-                spec,
-                inputs=tuple(given for _, given, _, _ in inputs),
-                outputs=tuple(outputs),
-                back_edges=tuple((result[r], parameter[p]) for r, p in spec.back_edges),
-                result_types=tuple(t.dtype for t in graph.outputs),
-                result_shapes=tuple(t.shape for t in graph.outputs),
-            ),
-            num_results=len(users) + len(cut.given_to_after),
-            tensors=[tensor for _, _, _, tensor in inputs],
-        )
-        return Step(core if outputs or has_effects else None, self._finish, self._notes())
+        core = None
+        if outputs or graph.control_outputs:
+            core = loop.with_part(
+                dataclasses.replace(
+                    spec,
+                    inputs=tuple(given for _, given, _, _ in inputs),
+                    outputs=tuple(outputs),
+                    back_edges=tuple((result[r], parameter[p]) for r, p in spec.back_edges),
+                    result_types=tuple(t.dtype for t in results),
+                    result_shapes=tuple(t.shape for t in results),
+                ),
+                [tensor for _, _, _, tensor in inputs],
+                [[inside] for _, _, inside, _ in inputs],
+                results,
+            )
+            num_results = len(users) + len(cut.given_to_after)
+            core = dataclasses.replace(core, num_results=num_results)
+        return Step(core, self._finish, self._notes())
 
     def _notes(self) -> tuple[Note, ...]:
         notes = []
@@ -201,19 +200,6 @@ class _Separation:
             joined = iter([self._outside.joined(o, t) for o, t in zip(gone, stacked)])
         own = iter(given)
         return [next(own if o.source in left else joined) for o in self._spec.outputs]
-
-    def _leave_only(self, inputs: list[tf.Tensor], results: list[tf.Tensor]) -> None:
-        """Makes the body that of the loop that is left."""
-        graph = self._loop.body
-        graph.outputs = results
-        graph.left_out.update(op for op in graph.get_operations() if op not in self._cut.inside)
-        graph.left_out.difference_update(tensor.op for tensor in inputs)
-        _graphs.set_inputs(graph, [[tensor] for tensor in inputs])
-        graph.structured_outputs = tuple(graph.outputs)
-        for tensor, parameter in zip(inputs, graph.inputs):
-            # Operations after the loop may now refer to the parameter.
-            if tensor is not parameter:
-                self._outside.rename(tensor, parameter)
 
     def _kept_inputs(self) -> list[int]:
         """The inputs that the loop still has: those that it reads, and those that it checks."""

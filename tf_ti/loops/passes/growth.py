@@ -4,6 +4,7 @@ XLA's lists do not grow: there such a write would be lost. So that it is an erro
 of each goes through an operation that XLA's programs check, and that does nothing elsewhere.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
+from tf_ti.loops.passes.step import Step
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
@@ -26,12 +28,29 @@ _BEFORE_PARAMETERS = {
 }
 
 
-def check(loop: TracedLoop) -> None:
+def check(loop: TracedLoop) -> Step | None:
     """Lets XLA's programs end with an error where a list of a loop would have to grow."""
+    if not any(_needs_check(op) for graph in loop.graphs for op in graph.get_operations()):
+        return None
     labels = [given.label for given in loop.spec.inputs]
+    loop = loop.copied()
     _check(loop.body, labels)
     if loop.condition is not None:
-        _check(loop.condition, [labels[i] for i in loop.condition_inputs])
+        condition = _graphs.copied("condition", loop.condition, loop.condition.outer_graph)
+        _check(condition, [labels[i] for i in loop.condition_inputs])
+        loop = dataclasses.replace(loop, condition=condition)
+    return Step(loop)
+
+
+def _needs_check(op: tf.Operation) -> bool:
+    """True if an operation, or one in its functions, writes to a list that grows."""
+    if op.type in _BEFORE_PARAMETERS:
+        return any(_may_grow(op.graph, name) for name in _graphs.function_names(op.node_def))
+    return (
+        op.type == "TensorListSetItem"
+        and _grows(op.node_def)
+        and op.inputs[1].op.type != "TfTi>ListIndex"
+    )
 
 
 def _check(graph: _tf.FuncGraph, labels: Sequence[str]) -> None:
@@ -51,7 +70,7 @@ def _check(graph: _tf.FuncGraph, labels: Sequence[str]) -> None:
     for op in graph.get_operations():
         if op.type in _BEFORE_PARAMETERS:
             _check_functions(op, [name_of([t]) for t in op.inputs[_BEFORE_PARAMETERS[op.type] :]])
-        elif _grows(op.node_def) and op.inputs[1].op.type != "TfTi>ListIndex":
+        elif _needs_check(op):
             with graph.as_default(), tf.device(op.device):
                 size = tf.raw_ops.TensorListLength(input_handle=op.inputs[0])
                 label = name_of(op.inputs) or f"the TensorArray that {op.name!r} writes to"
@@ -89,14 +108,7 @@ def _check_functions(op: tf.Operation, labels: Sequence[str]) -> None:
         if not _may_grow(op.graph, name):
             return name
         traced = _tf.function_graph(op, name, shapes)
-        graph = _graphs.extract(
-            "checked",
-            traced,
-            [[t] for t in traced.inputs],
-            traced.outputs,
-            traced.control_outputs,
-            outer_graph=op.graph,
-        )
+        graph = _graphs.copied("checked", traced, op.graph)
         _check(graph, labels)
         with op.graph.as_default():
             return _tf.use_function(_tf.make_function(graph))

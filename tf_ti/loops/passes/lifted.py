@@ -24,10 +24,11 @@ _OF_INDEX = frozenset(("Add", "AddV2", "Cast", "Const", "Identity", "Pack", "Sub
 
 def lift_reads(loop: TracedLoop) -> Step | None:
     """Takes the reads at counters out of the branches of a body, if there are any."""
+    if not _may_read_in_branches(loop.part.operations):
+        return None
+    loop = loop.copied()
     graph = loop.body
     found = [op for op in graph.get_operations() if op.type in _conditionals.TYPES]
-    if not found or any(map(_graphs.has_open_gradient, graph.get_operations())):
-        return None
     lifter = _Lifter(loop)
     with _tf.stop_recording():
         lifted = [op for op in found if lifter.finds_reads_in(op, op.inputs[1:])]
@@ -36,17 +37,29 @@ def lift_reads(loop: TracedLoop) -> Step | None:
             with graph.as_default():
                 made = lifter.conditional(op, op.inputs)
             others.update(zip([t.ref() for t in op.outputs], made, strict=True))
-    _graphs.replace(others)
-    graph.outputs = [others.get(t.ref(), t) for t in graph.outputs]
-    graph.structured_outputs = tuple(graph.outputs)
-    _graphs.leave_out_dead(graph)
     if not lifted:
         return None
-    return Step(loop)
+    _graphs.replace(others)
+    results = [others.get(t.ref(), t) for t in graph.outputs]
+    return Step(loop.with_part(loop.spec, loop.tensors, [[t] for t in graph.inputs], results))
+
+
+def _may_read_in_branches(operations: Sequence[tf.Operation]) -> bool:
+    """True if a branch of a conditional has an operation that may read an element."""
+    if any(map(_graphs.has_open_gradient, operations)):
+        return False
+    conditionals = [op for op in operations if op.type in _conditionals.TYPES]
+    return any(
+        inner.type in _reads.TYPES
+        for op in conditionals
+        for branch in _graphs.traced_functions(op)
+        for each in _graphs.with_functions(branch)
+        for inner in each.get_operations()
+    )
 
 
 class _Lifter:
-    """Finds reads in branches, and makes conditionals without them."""
+    """Finds reads in branches of a body, which it changes, and makes conditionals without them."""
 
     def __init__(self, loop: TracedLoop):
         self._loop = loop

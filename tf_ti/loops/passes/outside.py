@@ -22,21 +22,11 @@ class Outside:
         self._analysis, self._loop = analysis, analysis.loop
         self._order = analysis.counts.order
         self._values: dict[Any, tf.Tensor] = {}
-        self._is_stacked: dict[Any, bool] = {}  # of those that the analysis does not know
         self._sources = list(analysis.loop.body.inputs)
 
     def give(self, tensor: tf.Tensor, stacked: tf.Tensor) -> None:
         """Takes the values of a tensor of the core."""
         self._values[tensor.ref()] = stacked
-
-    def rename(self, tensor: tf.Tensor, parameter: tf.Tensor) -> None:
-        """Takes note that a tensor, whose values are known, has another one in its place now."""
-        self._values[parameter.ref()] = self._values[tensor.ref()]
-        self._is_stacked[parameter.ref()] = self.is_stacked(tensor)
-
-    def is_stacked(self, tensor: tf.Tensor) -> bool:
-        known = self._is_stacked.get(tensor.ref())
-        return self._analysis.is_stacked(tensor) if known is None else known
 
     def compute(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The values, which must follow from those before the loop and those given."""
@@ -44,7 +34,7 @@ class Outside:
         sources = [*self._sources, *known]
         for op in _graphs.needed_operations(sources, tensors, reads=_batching.used):
             given = [self._value(t) for t in _batching.used(op)]
-            is_stacked = [self.is_stacked(t) for t in _batching.used(op)]
+            is_stacked = [self._analysis.is_stacked(t) for t in _batching.used(op)]
             if op.type == "Shape" and is_stacked[0]:
                 made = [tf.shape(given[0], op.outputs[0].dtype)[1:]]
             else:
@@ -69,7 +59,9 @@ class Outside:
         if tensor.ref() not in self._values:
             i = self._analysis.uses.parameters[tensor.op]
             given = self._loop.tensors[i]
-            self._values[tensor.ref()] = self._pieces(i) if self.is_stacked(tensor) else given
+            self._values[tensor.ref()] = (
+                self._pieces(i) if self._analysis.is_stacked(tensor) else given
+            )
         return self._values[tensor.ref()]
 
     def _pieces(self, i: int) -> tf.Tensor:

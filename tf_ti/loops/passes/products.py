@@ -3,7 +3,7 @@
 The product of the slices is before the loop then, and the loop keeps that of the states.
 """
 
-import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -12,30 +12,28 @@ from tf_ti import _tf
 from tf_ti.loops.passes import batching as _batching
 from tf_ti.loops.passes.analysis import BEFORE, CORE, INVARIANT, Analysis, size_of
 from tf_ti.loops.passes.step import Step
-from tf_ti.loops.tracing import graphs as _graphs
 
 
 def split(analysis: Analysis) -> Step | None:
     """Splits such products of a body, if there are any."""
     analysis = analysis.keeping_custom_gradients()
-    graph = analysis.loop.body
-    totals: dict[Any, tf.Tensor] = {}
+    loop = analysis.loop
+    splits: dict[tf.Operation, Callable[[list[Any]], list[tf.Tensor]]] = {}
     for op in analysis.uses.operations:
         if op.type == "MatMul" and op not in analysis.after and analysis.levels[op] == CORE:
-            for side in (0, 1):
-                total = _split_product(analysis, op, side)
-                if total is not None:
-                    totals.setdefault(op.outputs[0].ref(), total)
-    if not totals:
+            found = (_split_product(analysis, op, side) for side in (0, 1))
+            made = next((split for split in found if split is not None), None)
+            if made is not None:
+                splits[op] = made
+    if not splits:
         return None
-    _graphs.replace(totals)
-    graph.outputs = [totals.get(t.ref(), t) for t in graph.outputs]
-    # The same body with other operations in it: another loop, so that it is analysed anew.
-    return Step(dataclasses.replace(analysis.loop))
+    return Step(loop.replacing(splits))
 
 
-def _split_product(analysis: Analysis, op: tf.Operation, side: int) -> tf.Tensor | None:
-    """The sum that its readers get in the place of a product, if one of its factors is joined."""
+def _split_product(
+    analysis: Analysis, op: tf.Operation, side: int
+) -> Callable[[list[Any]], list[tf.Tensor]] | None:
+    """Adds the sum that takes the place of a product, if one of its factors is joined."""
     joined, matrix = op.inputs[side], op.inputs[1 - side]
     transposed = op.get_attr("transpose_a"), op.get_attr("transpose_b")
     contracted = 1 - side if not transposed[side] else side
@@ -57,27 +55,32 @@ def _split_product(analysis: Analysis, op: tf.Operation, side: int) -> tf.Tensor
     # The matrix's axis that is contracted.
     rows = side if not transposed[1 - side] else 1 - side
 
-    def multiplied(wanted: bool) -> tf.Tensor:
-        chosen = [k for k, is_so in enumerate(is_before) if is_so == wanted]
-        factors = [
-            _concat([parts[k] for k in chosen], contracted),
-            _concat([pieces[k] for k in chosen], rows),
-        ]
-        return _tf.repeat_operation(op, factors if side == 0 else factors[::-1])[0]
+    def add(factors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Adds it to a copy of the body, which has copies of both factors."""
+        own, matrix = factors[side].op.inputs[:-1], factors[1 - side]
+        dtype = matrix.dtype
 
-    graph, dtype = analysis.loop.body, matrix.dtype
-    with graph.as_default(), _tf.stop_recording(), tf.device(op.device):
-        pieces = _tf.add_operation(
-            "SplitV",
-            [matrix, tf.constant(widths), tf.constant(rows)],
-            [dtype] * len(widths),
-            T=dtype,
-            Tlen=tf.int32,
-            num_split=len(widths),
-        )
-        terms = [multiplied(True), multiplied(False)]
-        (total,) = _tf.add_operation("AddV2", terms, [dtype], T=dtype)
-    return total
+        def multiplied(wanted: bool) -> tf.Tensor:
+            chosen = [k for k, is_so in enumerate(is_before) if is_so == wanted]
+            given = [
+                _concat([own[k] for k in chosen], contracted),
+                _concat([pieces[k] for k in chosen], rows),
+            ]
+            return _tf.repeat_operation(op, given if side == 0 else given[::-1])[0]
+
+        with _tf.stop_recording():
+            pieces = _tf.add_operation(
+                "SplitV",
+                [matrix, tf.constant(widths), tf.constant(rows)],
+                [dtype] * len(widths),
+                T=dtype,
+                Tlen=tf.int32,
+                num_split=len(widths),
+            )
+            terms = [multiplied(True), multiplied(False)]
+            return _tf.add_operation("AddV2", terms, [dtype], T=dtype)
+
+    return add
 
 
 def _concat(tensors: list[tf.Tensor], axis: int) -> tf.Tensor:

@@ -21,7 +21,7 @@ from tf_ti.loops.passes import counters as _counters, steady as _steady
 from tf_ti.loops.passes.analysis import without_identity
 from tf_ti.loops.passes.counters import Index
 from tf_ti.loops.passes.step import Mention, Note, Step
-from tf_ti.loops.traced import TracedLoop, without_unread
+from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
 TYPES = ("GatherV2", "StridedSlice", "TensorListGetItem")
@@ -44,7 +44,7 @@ class _Slices:
 
 def slice_reads(loop: TracedLoop) -> Step | None:
     """Takes the reads at counters out of a loop, if there are any."""
-    operations = loop.body.get_operations()
+    operations = loop.part.operations
     if any(map(_graphs.has_open_gradient, operations)):
         return None
     # Tensors to which custom gradients refer stay as they are.
@@ -170,27 +170,20 @@ def _is_extent(number: tf.Tensor, tensor: tf.Tensor) -> bool:
 
 
 def _with_slices(loop: TracedLoop, made: Sequence[_Slices]) -> Step:
-    spec, graph = loop.spec, loop.body
-    count = len(spec.inputs)
+    spec, part, count = loop.spec, loop.part, len(loop.spec.inputs)
     sources = {_counters.position(loop, _source(op)) for each in made for op in each.reads}
-    groups = [[op.outputs[0] for op in each.reads] for each in made]
-    for each, group in zip(made, groups):
-        group[0].set_shape(each.given.shape)
-    given = [[t] for t in graph.inputs]
-    given[count:count] = groups  # before those that the condition feeds
-    _graphs.set_inputs(graph, given)
-    for group, parameter in zip(groups, graph.inputs[count:]):
-        _tf.copy_handle_data(group[0], parameter)
-    _graphs.leave_out_dead(graph)
-    is_counted = any(each.given.is_counted for each in made)
-    sliced = dataclasses.replace(
-        loop,
-        spec=dataclasses.replace(spec, inputs=(*spec.inputs, *(each.given for each in made))),
-        tensors=[*loop.tensors, *(each.tensor for each in made)],
-        # The slices tell it.
-        num_iterations=None if is_counted else loop.num_iterations,
+    parameters = list(part.parameters)
+    # Before the parameters that the condition feeds.
+    parameters[count:count] = [[op.outputs[0] for op in each.reads] for each in made]
+    sliced = loop.with_part(
+        dataclasses.replace(spec, inputs=(*spec.inputs, *(each.given for each in made))),
+        [*loop.tensors, *(each.tensor for each in made)],
+        parameters,
+        part.results,
+        droppable=sources,
     )
-    sliced = without_unread(sliced, sources)
+    if any(each.given.is_counted for each in made):
+        sliced = dataclasses.replace(sliced, num_iterations=None)  # the slices tell it
     mentions = tuple(Mention.of(op) for each in made for op in each.reads)
     where = "as slices"
     text = f"read {where}: {', '.join(mention.type for mention in mentions)}"

@@ -19,7 +19,7 @@ from tf_ti.loops.passes import counters as _counters, steady as _steady
 from tf_ti.loops.passes.analysis import without_identity
 from tf_ti.loops.passes.counters import Index
 from tf_ti.loops.passes.step import Mention, Note, Step
-from tf_ti.loops.traced import TracedLoop, without_unread
+from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import extents as _extents, graphs as _graphs
 
 # The most bytes of zeros for elements that a loop may never write; of one, where their number is
@@ -119,6 +119,7 @@ def _grows(op: tf.Operation) -> bool:
 
 def stack_writes(loop: TracedLoop) -> Step | None:
     """Takes the arrays that are only written at counters out of a loop, if there are any."""
+    loop = loop.whole()
     if any(map(_graphs.has_open_gradient, loop.body.get_operations())):
         return None
     steady = _steady.Steady(loop)
@@ -252,6 +253,7 @@ def _is_copy(tensor: tf.Tensor, other: tf.Tensor) -> bool:
 def _with_stacks(loop: TracedLoop, writes: list[_Write]) -> Step:
     spec, graph = loop.spec, loop.body
     outputs, lengths = list(spec.outputs), list(loop.lengths)
+    results = list(graph.outputs)
     types, shapes = list(spec.result_types), list(spec.result_shapes)
     finishes = {}
     for write in writes:
@@ -268,10 +270,8 @@ def _with_stacks(loop: TracedLoop, writes: list[_Write]) -> Step:
         if write.mode == "last":
             # Where it is a state's next value, too, the loop need not have it twice.
             outputs[at] = dataclasses.replace(outputs[at], source=_state_of(loop, item, result))
-        graph.outputs[result], types[result], shapes[result] = item, item.dtype, item.shape
+        results[result], types[result], shapes[result] = item, item.dtype, item.shape
         finishes[at] = write.finish
-    graph.structured_outputs = tuple(graph.outputs)
-    _graphs.leave_out_dead(graph)
     edges = {write.edge for write in writes}
     spec = dataclasses.replace(
         spec,
@@ -280,8 +280,14 @@ def _with_stacks(loop: TracedLoop, writes: list[_Write]) -> Step:
         result_types=tuple(types),
         result_shapes=tuple(shapes),
     )
-    stacked = dataclasses.replace(loop, spec=spec, lengths=lengths)
-    stacked = without_unread(stacked, {parameter for _, parameter in edges})
+    stacked = loop.with_part(
+        spec,
+        loop.tensors,
+        [[t] for t in graph.inputs],
+        results,
+        droppable={parameter for _, parameter in edges},
+    )
+    stacked = dataclasses.replace(stacked, lengths=lengths)
 
     def finish(found: list[tf.Tensor]) -> list[tf.Tensor]:
         return [finishes[i](t) if i in finishes else t for i, t in enumerate(found)]

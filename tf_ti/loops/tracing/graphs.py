@@ -288,13 +288,14 @@ def _is_left_behind(attribute: str) -> bool:
 
 
 # Operations that are fewer are copied one after the other: an import has a time of its own.
-_FEWEST_IMPORTED = 8
+_FEWEST_IMPORTED = 5
 
 
 class _Copier:
     """Copies operations into `graph`.
 
     `tensors` and `operations` have the copies by original, `effects` those of a call's effects.
+    `has_custom_gradients` says whether one of the operations, or of their functions, has one.
     """
 
     def __init__(
@@ -309,6 +310,7 @@ class _Copier:
         self.tensors: dict[Any, tf.Tensor] = {}
         self.operations: dict[tf.Operation, list[tf.Operation]] = {}
         self.effects: dict[tf.Operation, list[tf.Operation]] = {}
+        self.has_custom_gradients = False
 
     def effects_of(self, operations: Sequence[tf.Operation]) -> list[tf.Operation]:
         """The copies that have the effects of operations."""
@@ -328,7 +330,7 @@ class _Copier:
 
     def copy_all(self, operations: Sequence[tf.Operation], inline: bool) -> None:
         """Copies operations, each after what it needs, into a graph that was empty before."""
-        for are_plain, run in itertools.groupby(operations, self._is_plain):
+        for are_plain, run in itertools.groupby(operations, lambda op: self._is_plain(op, inline)):
             ops = list(run)
             if are_plain and len(ops) >= _FEWEST_IMPORTED:
                 self._import(ops)
@@ -336,18 +338,28 @@ class _Copier:
             for op in ops:
                 self.copy(op, (), inline)
 
-    def _is_plain(self, op: tf.Operation) -> bool:
-        """True if a copy has no functions, no account and no custom gradient, and is no NoOp."""
-        is_other = op in self.others or op.type == "NoOp" or hasattr(op, "tf_ti_account")
-        if is_other or getattr(op, "tf_ti_gradient", None) is not None:
+    def _is_plain(self, op: tf.Operation, inline: bool) -> bool:
+        """True if a copy has the attributes of the original, and its inputs one for one."""
+        if op in self.others or op.type == "NoOp":
             return False
-        return not any(attr.func.name or attr.list.func for attr in op.node_def.attr.values())
+        if op.type == "IdentityN":
+            return getattr(op, "tf_ti_gradient", None) is None
+        if not function_names(op.node_def):
+            return True
+        if self.rename_functions or (inline and op.type in CALLS):
+            return False
+        if op.type not in CONDITIONALS:
+            return True
+        given = [self.tensors.get(t.ref(), t).ref() for t in op.inputs]
+        return len(set(given)) == len(given)
 
     def _import(self, operations: Sequence[tf.Operation]) -> None:
         nodes, names = [], {op.name for op in operations}
         inputs: dict[str, tf.Tensor] = {}
         for op in operations:
             node = op.node_def
+            for name in function_names(node):
+                self._add_function(op, _tf.find_function(op.graph, name))
             for key in list(node.attr):
                 if _is_left_behind(key):
                     del node.attr[key]
@@ -363,6 +375,12 @@ class _Copier:
                     for copy in self.operations.get(control, ()):
                         _tf.add_control_input(copied, copy)
             self._keep(op, copied)
+
+    def _add_function(self, op: tf.Operation, function: Any) -> None:
+        """Lets the graph know a function to which an operation refers, if it is known."""
+        if function is not None:
+            self.has_custom_gradients |= has_custom_gradients(op)
+            _add_functions(self.graph, function, op.graph)
 
     def copy(self, op: tf.Operation, extra_controls: Sequence[tf.Operation], inline: bool) -> None:
         controls = [c for old in op.control_inputs for c in self.operations.get(old, ())]
@@ -383,14 +401,12 @@ class _Copier:
         attrs = {key: value for key, value in node.attr.items() if not _is_left_behind(key)}
         for name in function_names(node):
             function = _tf.find_function(op.graph, name)
-            if function is None:
-                continue
-            if self.rename_functions and op.type not in CALLS:
+            if function is not None and self.rename_functions and op.type not in CALLS:
                 function = _tf.renamed_function(
                     _with_closed_gradients(function), lambda old: f"{old}_{next(_uid)}", kept=CALLS
                 )
                 names[name] = function.name.decode()
-            _add_functions(self.graph, function, op.graph)
+            self._add_function(op, function)
         if names:
             attrs = {key: _with_names(value, names) for key, value in attrs.items()}
         inputs, dtypes = reads(op), [t.dtype for t in op.outputs]
@@ -404,14 +420,16 @@ class _Copier:
             if op.type in CONDITIONALS:
                 given = _told_apart(self.graph, given)
             copied = _tf.create_operation(self.graph, op.op_def, given, dtypes, attrs, op.name)
-        if hasattr(op, "tf_ti_account"):
-            copied.tf_ti_account = op.tf_ti_account
         if getattr(op, "tf_ti_gradient", None) is not None:
             op.tf_ti_gradient.claim(copied)
         self._keep(op, copied)
 
     def _keep(self, op: tf.Operation, copied: tf.Operation) -> None:
         """Keeps the copy of an operation, with what its definition does not tell."""
+        if hasattr(op, "tf_ti_account"):
+            copied.tf_ti_account = op.tf_ti_account
+        if has_custom_gradient(op):
+            self.has_custom_gradients = True
         _tf.copy_gradient(op, copied)
         _tf.copy_place(op, copied)
         self.operations[op] = [copied]
@@ -431,6 +449,7 @@ class _Copier:
         with tf.device(op.device):
             for inner_op in needed:
                 inner.copy(inner_op, controls, inline=True)
+        self.has_custom_gradients |= inner.has_custom_gradients
         for result, value in zip(op.outputs, callee.outputs):
             self.tensors[result.ref()] = inner.tensors[value.ref()]
         # Who waits for the call waits for its effects and its results.
@@ -440,13 +459,17 @@ class _Copier:
 
 
 def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict[Any, tf.Tensor]:
-    """The copies of the tensors of all the graphs that a graph was copied from.
+    """The copies of the tensors of all the graphs that a graph was copied from, if anybody asks.
 
     A custom gradient that is not closed may refer to tensors of the graph in which it was traced;
-    `resolve_captures` finds them in the copy.
+    `resolve_captures` finds them in the copy. Without custom gradients the copies would only keep
+    the other graphs.
     """
+    earlier = getattr(graph, "tf_ti_copies", {})
+    if not (earlier or copier.has_custom_gradients):
+        return {}
     composed = dict(copier.tensors)
-    for original, copy in getattr(graph, "tf_ti_copies", {}).items():
+    for original, copy in earlier.items():
         if copy.ref() in copier.tensors:
             composed[original] = copier.tensors[copy.ref()]
     return composed
@@ -470,6 +493,14 @@ def empty(name: str) -> _tf.FuncGraph:
     made = _tf.FuncGraph(f"tf_ti_{name}_{next(_uid)}")
     made.tf_ti_copies = {}
     return made
+
+
+def _add_parameter(graph: _tf.FuncGraph, like: tf.Tensor) -> tf.Tensor:
+    """Adds a parameter to a graph, which is the default graph."""
+    parameter = _tf.placeholder(like.dtype, like.shape)
+    _tf.copy_handle_data(like, parameter)
+    graph.inputs.append(parameter)
+    return parameter
 
 
 def of_function(op: tf.Operation, name: str, shapes: Sequence[tf.TensorShape]) -> _tf.FuncGraph:
@@ -505,9 +536,8 @@ def set_inputs(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> N
         if group[0].op.type == "Placeholder":
             parameters.append(group[0])
             continue
-        dtype, shape = group[0].dtype, group[0].shape
         with graph.as_default():
-            parameters += _tf.add_operation("Placeholder", [], [dtype], dtype=dtype, shape=shape)
+            parameters.append(_tf.placeholder(group[0].dtype, group[0].shape))
         for tensor in group:
             replaced[tensor.ref()] = parameters[-1]
             graph.left_out.add(tensor.op)
@@ -606,17 +636,27 @@ def extract(
     copier = _Copier(made, rename_functions, others)
     with made.as_default():
         for group in inputs:
-            placeholder = tf.compat.v1.placeholder(group[0].dtype, group[0].shape)
-            _tf.copy_handle_data(group[0], placeholder)
-            made.inputs.append(placeholder)
+            parameter = _add_parameter(made, group[0])
             for tensor in group:
-                copier.tensors[tensor.ref()] = placeholder
+                copier.tensors[tensor.ref()] = parameter
         copier.copy_all(needed, inline)
     made.outputs = [copier.tensors[t.ref()] for t in outputs]
     made.tf_ti_copies = _compose(graph, copier)
     made.control_outputs = copier.effects_of(control_outputs)
     made.structured_outputs = tuple(made.outputs)
     return made
+
+
+def copied(name: str, graph: _tf.FuncGraph, outer_graph: tf.Graph | None) -> _tf.FuncGraph:
+    """A copy of all that a function's graph needs, which the caller may change."""
+    return extract(
+        name,
+        graph,
+        [[t] for t in graph.inputs],
+        graph.outputs,
+        graph.control_outputs,
+        outer_graph=outer_graph,
+    )
 
 
 def join(
@@ -641,9 +681,7 @@ def join(
     own = body.inputs[: len(body.inputs) - len(shared)]
     with made.as_default():
         for tensor in own:
-            placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
-            _tf.copy_handle_data(tensor, placeholder)
-            made.inputs.append(placeholder)
+            _add_parameter(made, tensor)
 
         def copy(graph: _tf.FuncGraph, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             copier = _Copier(made)
@@ -671,13 +709,10 @@ def in_turn(
         name: a word for the function's name.
         parts: graphs, each with its parameters, which are alike in all, and its results.
     """
-    made = _tf.FuncGraph(f"tf_ti_{name}_{next(_uid)}")
-    made.tf_ti_copies = {}
+    made = empty(name)
     with made.as_default():
         for tensor in parts[-1][1]:
-            placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
-            _tf.copy_handle_data(tensor, placeholder)
-            made.inputs.append(placeholder)
+            _add_parameter(made, tensor)
         for graph, parameters, results in parts:
             copier = _Copier(made)
             copier.tensors.update(zip([t.ref() for t in parameters], made.inputs))
