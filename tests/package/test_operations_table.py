@@ -39,7 +39,7 @@ NOT_LOWERED = {
     **dict.fromkeys(("Resizing", "Solver", "Sorting", "Transform"), KERNEL),
     **dict.fromkeys(("Angle", "Complex", "ComplexAbs", "Conj", "Imag", "Real"), COMPLEX),
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Invert"), BITS),
-    **dict.fromkeys(("Digamma", "Erfinv", "Lgamma", "Ndtri"), SLOW),
+    **dict.fromkeys(("Betainc", "Digamma", "Erfinv", "Lgamma", "Ndtri"), SLOW),
     **dict.fromkeys(("CheckNumerics", "EnsureShape"), "it fails for some values"),
     **dict.fromkeys(("Const", "Identity", "PreventGradient", "Snapshot", "StopGradient"), FREE),
     "Diagonal": "programs have no diagonals",

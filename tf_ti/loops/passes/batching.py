@@ -532,6 +532,13 @@ def _add_all(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> 
     return [tf.add_n(all_stacked(tensors, is_stacked))]
 
 
+def _of_one_shape(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
+    """The kernel takes operands of one shape."""
+    tensors = _with_axes_of_result(op, all_stacked(tensors, is_stacked), [True] * len(tensors))
+    shape = functools.reduce(tf.broadcast_dynamic_shape, map(tf.shape, tensors))
+    return _tf.repeat_operation(op, [tf.broadcast_to(t, shape) for t in tensors])
+
+
 def _transpose(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     order = tf.get_static_value(op.inputs[1])
     return [tf.transpose(tensors[0], [0, *(order % len(order) + 1)])]
@@ -673,6 +680,7 @@ def _rules() -> dict[str, Rule]:
     return rules | {
         "AddN": Rule(_add_all),
         "BatchMatMulV2": Rule(_batch_matmul),
+        "Betainc": Rule(_of_one_shape),
         "BiasAdd": Rule(_bias_add, (0,), misfit=_of_other_layout(b"NHWC")),
         "BroadcastTo": Rule(_broadcast_to, (0,), constants=(1,), misfit=_of_many_runs),
         "ClipByValue": Rule(_as_it_is, stacked=(0,), misfit=_with_tensors_beside),

@@ -142,6 +142,11 @@ def _by_all(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
     return not op.inputs[0].shape.num_elements()
 
 
+def _by_one_shape(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
+    """All extents must be known: then the shape function compares them."""
+    return not all(t.shape.is_fully_defined() for t in op.inputs)
+
+
 def _by_matrix(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
     """The extents of the matrix must be known, and a band within them."""
     dims = op.inputs[0].shape.as_list()[-2:]
@@ -251,6 +256,7 @@ def _by_elements(op: tf.Operation, value_of: ValueOf, outside: Outside) -> bool:
 BY_EXTENTS: dict[str, ByExtents] = {
     **dict.fromkeys(("AdjustHue", "AdjustSaturation", "HSVToRGB", "RGBToHSV"), _by_colors),
     **dict.fromkeys(("ArgMax", "ArgMin"), _by_first_element),
+    "Betainc": _by_one_shape,
     **dict.fromkeys(("MatrixBandPart", "MatrixDiagPartV3", "MatrixSetDiagV3"), _by_matrix),
     **dict.fromkeys(("NthElement", "Slice", "Squeeze", "StridedSlice"), _by_elements),
     **dict.fromkeys(("OneHot", "PadV2"), _by_scalars),
