@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti.loops import passes
+from tf_ti.loops.spec import OPS
+from tf_ti.loops.traced import TracedLoop
 
 N = 6
 XS = tf.constant(np.random.default_rng(0).normal(size=[N, 4]), tf.float32)
@@ -402,3 +404,93 @@ def test_no_pass_changes_its_loop(case, rows, of_gradient, steps):
         return tape.gradient(made, xs)
 
     steps(f, tf.TensorSpec([rows, 4]))
+
+
+# --- what a part must not lose -------------------------------------------------------------------
+
+
+def waits_for_a_slice(xs):
+    """An operation of the core waits for a slice that only an operation before the loop reads."""
+
+    def body(h, x):
+        g = tf.exp(x)
+        with tf.control_dependencies([x]):
+            return tf.sin(h) * g, h
+
+    return tf_ti.scan(body, tf.zeros([4]), xs)[0]
+
+
+def waits_for_an_array(xs):
+    """An operation waits for a list that is no state any more."""
+    written = tf.TensorArray(tf.float32, N, element_shape=[4])
+
+    def body(k, h, written):
+        with tf.control_dependencies([written.flow]):
+            h = tf.sin(h) + xs[k]
+        return h, written.write(k, h)
+
+    return while_loop(body, 0, tf.zeros([4]), written)[2].stack()
+
+
+def waits_for_what_is_read(xs):
+    """An operation waits for a tensor of which only slices are left."""
+
+    def body(k, h):
+        with tf.control_dependencies([xs]):
+            return (tf.sin(h) + tf.gather(xs, k),)
+
+    return while_loop(body, 0, tf.zeros([4]))[1]
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("of_gradient", [False, True])
+@pytest.mark.parametrize(
+    "function", [waits_for_a_slice, waits_for_an_array, waits_for_what_is_read]
+)
+def test_operations_wait_for_no_parameter(function, of_gradient, jit):
+    def value(xs):
+        if not of_gradient:
+            return function(xs)
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            made = function(xs)
+        return tape.gradient(made, xs)
+
+    h, states, slopes = np.zeros(4), [], []
+    for x in XS.numpy().astype(np.float64):
+        factor = np.exp(x) if function is waits_for_a_slice else 1.0
+        slopes.append((h, np.cos(h) * factor, np.sin(h) * factor))
+        h = np.sin(h) * factor + (0.0 if function is waits_for_a_slice else x)
+        states.append(h)
+    expected = np.stack(states) if function is waits_for_an_array else h
+    if of_gradient:
+        grad, grads = np.ones(4), []
+        for k in reversed(range(N)):
+            _, slope, by_factor = slopes[k]
+            grads.append(grad * (by_factor if function is waits_for_a_slice else 1.0))
+            grad = grad * slope + (1.0 if function is waits_for_an_array else 0.0)
+        expected = np.stack(grads[::-1])
+    found = tf.function(value, jit_compile=jit)(XS)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_conditional_gets_no_tensor_twice_from_a_call():
+    """Gradients of conditionals find inputs by identity."""
+
+    wrapped = tf.compat.v1.wrap_function(lambda x: tf.sin(x) * 2.0, [tf.TensorSpec([4])])
+    twice = wrapped.prune(wrapped.inputs[0], [wrapped.outputs[0]] * 2)
+
+    def f(xs):
+        def body(h, x):
+            is_positive = x[0] > 0.0
+            a, b = twice(h)
+            made = tf.cond(is_positive, lambda: a * tf.exp(b), lambda: a + b * b)
+            return tf.sin(made) + tf.cos(made) * tf.tanh(made) + tf.exp(-made), None
+
+        return tf_ti.scan(body, tf.zeros([4]), xs, fuse=False)[0]
+
+    graph = tf.function(f).get_concrete_function(tf.TensorSpec([N, 4])).graph
+    (op,) = (op for op in graph.get_operations() if op.type in OPS)
+    loop = TracedLoop.from_op(op)
+    given = [op.inputs for op in loop.body.get_operations() if op.type == "StatelessIf"]
+    assert given and all(len({t.ref() for t in each}) == len(each) for each in given)

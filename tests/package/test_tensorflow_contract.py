@@ -797,6 +797,9 @@ def imported_into(graph, names):
         results = c_api_util.ScopedTFImportGraphDefResults(found)
     graph._add_new_tf_operations(compute_devices=False)
     made = c_api.TF_ImportGraphDefResultsReturnOperations(results.results)
+    stack = resolve("tensorflow.python.util.tf_stack").extract_stack()
+    for op in made:
+        c_api.TF_SetOpStackTrace(op, stack)
     return [graph._get_operation_by_tf_operation(op) for op in made]
 
 
@@ -822,6 +825,12 @@ def _(_):
 def _(_):
     (op,) = imported_into(tf.Graph(), ["a"])
     assert op.inputs[0].op.name == "given"
+
+
+@relied_on(f"{C_API}.TF_SetOpStackTrace")
+def _(_):
+    for op in imported_into(tf.Graph(), ["a", "b"]):
+        assert op.traceback[-1].name == "imported_into"
 
 
 @relied_on(f"{C_API}.TF_ImportGraphDefOptionsSetUniquifyNames")

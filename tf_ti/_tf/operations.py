@@ -17,6 +17,7 @@ from tensorflow.python.framework import (
 )
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.types import core
+from tensorflow.python.util import tf_stack
 
 EagerTensor: TypeAlias = ops.EagerTensor
 # A tensor, eager or of a graph.
@@ -194,6 +195,9 @@ def import_operations(
         results = c_api_util.ScopedTFImportGraphDefResults(found)
     graph._add_new_tf_operations(compute_devices=False)
     made = c_api.TF_ImportGraphDefResultsReturnOperations(results.results)
+    stack = tf_stack.extract_stack()
+    for op in made:  # errors of TensorFlow's, of pfor say, show the stack of an operation
+        c_api.TF_SetOpStackTrace(op, stack)
     return [graph._get_operation_by_tf_operation(op) for op in made]
 
 

@@ -34,6 +34,9 @@ enum class OperationKind {
 // The kind of an operation, if there is a row for it in operations.inc.
 std::optional<OperationKind> KindOf(const std::string& operation);
 
+// True if a row says that the inputs of an operation are not broadcast.
+bool HasOwnShapes(const std::string& operation);
+
 // A line for each row of operations.inc, with | between its columns: Python's passes read them.
 extern "C" const char* TfTiOperations();
 

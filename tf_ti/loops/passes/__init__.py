@@ -175,7 +175,7 @@ def run(
             outputs = finish(outputs)
     kept = None if is_gone else candidate.loop.body
     for body in set().union(*(made.part.graphs for made in loops)) - {kept}:
-        _forget(body)
+        _graphs.forget(body)
     if graph is not None:
         _keep_account(graph.get_operations()[before:], name, tuple(notes))
     return Outcome(outputs, tuple(notes), is_gone)
@@ -221,9 +221,3 @@ def _keep_account(made: list[tf.Operation], name: str | None, notes: tuple[Note,
         # A name that ends with a slash is that of a scope, as for TensorFlow.
         path = name[:-1] if name.endswith("/") else f"{scope}/{name}" if scope else name
         op.tf_ti_account = Account(path, notes, _tf.place_of(op))
-
-
-def _forget(body: _tf.FuncGraph) -> None:
-    """Takes apart a body that nobody needs any more, unless a custom gradient refers to it."""
-    if not any(map(_graphs.has_custom_gradient, body.get_operations())):
-        _tf.dismantle(body)

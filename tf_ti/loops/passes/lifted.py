@@ -38,6 +38,7 @@ def lift_reads(loop: TracedLoop) -> Step | None:
                 made = lifter.conditional(op, op.inputs)
             others.update(zip([t.ref() for t in op.outputs], made, strict=True))
     if not lifted:
+        _graphs.forget(graph)
         return None
     _graphs.replace(others)
     results = [others.get(t.ref(), t) for t in graph.outputs]

@@ -76,19 +76,21 @@ def has_open_gradient(op: tf.Operation) -> bool:
 
 def has_custom_gradients(op: tf.Operation) -> bool:
     """True if the functions that an operation runs have custom gradients inside."""
-    return any(
-        node.op == "IdentityN" and node.attr["_gradient_op_type"].s.startswith(b"CustomGradient-")
-        for node in _nodes_inside(op.graph, op.node_def)
-    )
+    return bool(names_of_inner_gradients(op))
 
 
-def _nodes_inside(graph: tf.Graph, node: Any) -> Iterator[Any]:
-    """The NodeDefs in the functions that one refers to, and in the functions of these."""
-    for name in function_names(node):
-        function = _tf.find_function(graph, name)
-        for inner in function.cached_definition.node_def if function is not None else ():
-            yield inner
-            yield from _nodes_inside(graph, inner)
+def _nodes_inside(op: tf.Operation) -> Iterator[Any]:
+    """The NodeDefs in the functions that an operation refers to, and in the functions of these."""
+    names, seen = function_names(op.node_def), set()
+    while names:
+        name = names.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        function = _tf.find_function(op.graph, name)
+        for node in function.cached_definition.node_def if function is not None else ():
+            yield node
+            names += function_names(node)
 
 
 def reads(op: tf.Operation) -> Sequence[tf.Tensor]:
@@ -129,7 +131,9 @@ def needed_operations(
         needed[op] = False
         used = [t.op for t in reads(op) if t.ref() not in given]
         if follow_controls:
-            used += [c for c in op.control_inputs if not is_given(c)]
+            # Nobody waits for a parameter, which is there before all operations.
+            controls = (c for c in op.control_inputs if c.type != "Placeholder")
+            used += [c for c in controls if not is_given(c)]
         stack.extend(u for u in used if u not in needed)
     return sorted_operations
 
@@ -176,18 +180,9 @@ def with_custom_gradients(graph: _tf.FuncGraph) -> Iterator[tf.Operation]:
 
 def names_of_inner_gradients(op: tf.Operation) -> set[str]:
     """The names of the custom gradients in the functions that an operation refers to."""
-    found, seen, nodes = set(), set(), [op.node_def]
-    while nodes:
-        for name in function_names(nodes.pop()):
-            function = _tf.find_function(op.graph, name)
-            if function is None or name in seen:
-                continue
-            seen.add(name)
-            for node in function.cached_definition.node_def:
-                nodes.append(node)
-                if "_gradient_op_type" in node.attr:
-                    found.add(node.attr["_gradient_op_type"].s.decode())
-    return {name for name in found if name.startswith(_CUSTOM)}
+    nodes = (node for node in _nodes_inside(op) if "_gradient_op_type" in node.attr)
+    kinds = (node.attr["_gradient_op_type"].s.decode() for node in nodes)
+    return {name for name in kinds if name.startswith(_CUSTOM)}
 
 
 def only_does(op: tf.Operation, harmless: Collection[str]) -> bool:
@@ -330,13 +325,22 @@ class _Copier:
 
     def copy_all(self, operations: Sequence[tf.Operation], inline: bool) -> None:
         """Copies operations, each after what it needs, into a graph that was empty before."""
-        for are_plain, run in itertools.groupby(operations, lambda op: self._is_plain(op, inline)):
-            ops = list(run)
-            if are_plain and len(ops) >= _FEWEST_IMPORTED:
-                self._import(ops)
+        plain: list[tf.Operation] = []
+        for op in operations:
+            if self._is_plain(op, inline):
+                plain.append(op)
                 continue
-            for op in ops:
-                self.copy(op, (), inline)
+            self._copy_plain(plain)
+            plain = []
+            self.copy(op, (), inline)
+        self._copy_plain(plain)
+
+    def _copy_plain(self, operations: Sequence[tf.Operation]) -> None:
+        if len(operations) >= _FEWEST_IMPORTED:
+            self._import(operations)
+            return
+        for op in operations:
+            self.copy(op, (), inline=False)
 
     def _is_plain(self, op: tf.Operation, inline: bool) -> bool:
         """True if a copy has the attributes of the original, and its inputs one for one."""
@@ -517,6 +521,12 @@ def of_function(op: tf.Operation, name: str, shapes: Sequence[tf.TensorShape]) -
     made = _tf.loaded_function_graph(op, name, shapes)
     made.tf_ti_copies = {}
     return made
+
+
+def forget(graph: _tf.FuncGraph) -> None:
+    """Takes apart a graph that nobody needs any more, unless a custom gradient refers to it."""
+    if not any(map(has_custom_gradient, graph.get_operations())):
+        _tf.dismantle(graph)
 
 
 def leave_out_dead(graph: _tf.FuncGraph) -> None:

@@ -54,8 +54,8 @@ absl::Status SetArrays(const Region& region, RegionRun* region_run, Values* valu
     const Region::Array& output = region.outputs[i];
     Tensor tensor(GetCachingAllocator(), output.dtype, output.shape);
     if (!tensor.IsInitialized() && output.shape.num_elements() > 0) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a value of shape ", output.shape.DebugString()));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "out of memory in a program, for a value of shape ", output.shape.DebugString()));
     }
     run->SetOutput(static_cast<int>(i), tensor.data());
     values->Set(output.source.index, std::move(tensor));

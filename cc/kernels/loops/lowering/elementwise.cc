@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "cc/kernels/loops/lowering/rules.h"
+#include "cc/spec/loops/operations.h"
 #include "unsupported/Eigen/SpecialFunctions"
 
 namespace tf_ti {
@@ -281,6 +282,15 @@ Formula FormulaOf(const std::string& operation, ElementType type) {
 Outputs Elementwise(LoweringContext& context, const NodeDef& node,
                     const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(const Operands operands, OperandsOf(context, inputs));
+  if (HasOwnShapes(node.op())) {
+    const bool takes_scalars = node.op() == "ClipByValue";
+    for (const Lowered& input : inputs) {
+      const Dims dims = DimsOf(input);
+      if (dims != DimsOf(inputs[0]) && !(takes_scalars && dims.empty())) {
+        return Refused("operands that the kernel does not broadcast");
+      }
+    }
+  }
   if (const Formula formula = FormulaOf(node.op(), operands.views.back().type)) {
     Terms terms;
     for (const View& operand : operands.views) terms.push_back(context.TermOf(operand));

@@ -50,7 +50,7 @@ std::optional<std::vector<Lowered>> Evaluated(const NodeDef& node, Rule rule,
     if (output.known.has_value()) continue;
     const View view = *std::exchange(output.view, std::nullopt);
     if (IsReal(view.type) || view.type == ElementType::kBool) return std::nullopt;
-    if (view.count() > kMostKnown) return std::nullopt;
+    if (view.count() > kMostKnown || !CheckDims(view.dims).ok()) return std::nullopt;
     context.builder().AddOutput(view);
     results.push_back(&output.known.emplace(DataTypeOf(view.type), TensorShape(view.dims)));
   }
@@ -67,7 +67,7 @@ std::optional<std::vector<Lowered>> Evaluated(const NodeDef& node, Rule rule,
 absl::Status CheckOutput(const Lowered& output) {
   if (output.known.has_value()) return absl::OkStatus();
   const View& view = *output.view;
-  TF_RETURN_IF_ERROR(CheckCount(view.count()));
+  TF_RETURN_IF_ERROR(CheckDims(view.dims));
   if (view.rank() > kMostDims) return Refused(view.rank(), " dimensions");
   if (InstructionsOfCopy(view) > kMostParts) return Refused("elements that lie too far apart");
   return absl::OkStatus();

@@ -14,7 +14,7 @@ Outputs StridedSliceGrad(LoweringContext& context, const NodeDef& node,
                          const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(const Dims dims, Integers(inputs[0]));
   TF_ASSIGN_OR_RETURN(const View gradient, context.ViewOf(inputs[4]));
-  TF_RETURN_IF_ERROR(CheckCount(CountOf(dims)));
+  TF_RETURN_IF_ERROR(CheckDims(dims));
   const View whole = context.builder().AddResult(gradient.type, dims);
   TF_ASSIGN_OR_RETURN(const View part, Sliced(node, inputs, 1, whole));
   if (part.dims != gradient.dims) return Refused("a gradient that is not of the slice");
@@ -118,7 +118,8 @@ Outputs OneHot(LoweringContext& context, const NodeDef& node, const std::vector<
   TF_RETURN_IF_ERROR(CheckCount(indices.count() * depth));
   Dims places(depth);
   std::iota(places.begin(), places.end(), 0);
-  const Lowered known = {std::nullopt, ToTensor(places, DataTypeOf(indices.type))};
+  Lowered known;
+  TF_ASSIGN_OR_RETURN(known.known, ToTensor(places, DataTypeOf(indices.type)));
   TF_ASSIGN_OR_RETURN(View place, context.ViewOf(known));
   while (place.rank() < indices.rank() + 1 - dim) place = place.WithDim(place.rank());
   const Term is_here = context.TermOf(indices.WithDim(dim)) == context.TermOf(place);

@@ -58,7 +58,8 @@ Outputs Reduction(LoweringContext& context, const NodeDef& node,
 Outputs Accumulated(LoweringContext& context, const NodeDef& node,
                     const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(const View view, context.ViewOf(inputs[0]));
-  TF_ASSIGN_OR_RETURN(const int dim, DimOf(inputs[1], view.rank()));
+  TF_ASSIGN_OR_RETURN(const int64_t axis, Scalar(inputs[1]));
+  TF_ASSIGN_OR_RETURN(const int dim, DimOf(axis, view.rank()));
   const int64_t size = view.dims[dim];
   if (view.count() == 0) return Refused("there are no elements");
   if (size > kMostParts) return Refused("more sums than ", kMostParts);

@@ -16,15 +16,22 @@ Outputs One(absl::StatusOr<View> view) {
   return outputs;
 }
 
-Outputs One(Tensor known) {
+Outputs One(absl::StatusOr<Tensor> known) {
+  TF_RETURN_IF_ERROR(known.status());
   std::vector<Lowered> outputs(1);
-  outputs[0].known = std::move(known);
+  outputs[0].known = *std::move(known);
   return outputs;
 }
 
 absl::Status CheckCount(int64_t count) {
   if (count <= kMostElements) return absl::OkStatus();
   return Refused(count - kMostElements, " elements more than a program takes");
+}
+
+absl::Status CheckDims(const Dims& dims) {
+  TF_RETURN_IF_ERROR(CheckCount(CountOf(dims)));
+  TensorShape shape;
+  return TensorShape::BuildTensorShape(dims, &shape);
 }
 
 absl::StatusOr<Dims> Integers(const Lowered& value) {
@@ -49,13 +56,20 @@ absl::StatusOr<int64_t> Integer(const Lowered& value) {
   return integers[0];
 }
 
-Tensor ToTensor(const Dims& integers, DataType dtype) {
+absl::StatusOr<int64_t> Scalar(const Lowered& value) {
+  if (!DimsOf(value).empty()) return Refused("an array in place of one integer");
+  return Integer(value);
+}
+
+absl::StatusOr<Tensor> ToTensor(const Dims& integers, DataType dtype) {
   Tensor tensor = HostTensor(dtype, TensorShape({static_cast<int64_t>(integers.size())}));
   for (size_t i = 0; i < integers.size(); ++i) {
-    if (dtype == tensorflow::DT_INT32) {
+    if (dtype == tensorflow::DT_INT64) {
+      tensor.flat<int64_t>()(i) = integers[i];
+    } else if (integers[i] == static_cast<int32_t>(integers[i])) {
       tensor.flat<int32_t>()(i) = static_cast<int32_t>(integers[i]);
     } else {
-      tensor.flat<int64_t>()(i) = integers[i];
+      return Refused("a number that int32 does not have");
     }
   }
   return tensor;

@@ -47,16 +47,19 @@ RuleTable ViewRules();
 
 // The outputs of an operation that has one.
 Outputs One(absl::StatusOr<View> view);
-Outputs One(tensorflow::Tensor known);
+Outputs One(absl::StatusOr<tensorflow::Tensor> known);
 
 // Refuses an array that is too large.
 absl::Status CheckCount(int64_t count);
+// Likewise, and extents that no tensor has: negative ones, and ones of too large a product.
+absl::Status CheckDims(const Dims& dims);
 
 // The integers of a tensor whose elements are known.
 absl::StatusOr<Dims> Integers(const Lowered& value);
-// The integer of such a tensor of one element.
+// The integer of such a tensor of one element, or of a scalar.
 absl::StatusOr<int64_t> Integer(const Lowered& value);
-tensorflow::Tensor ToTensor(const Dims& integers, tensorflow::DataType dtype);
+absl::StatusOr<int64_t> Scalar(const Lowered& value);
+absl::StatusOr<tensorflow::Tensor> ToTensor(const Dims& integers, tensorflow::DataType dtype);
 
 // The dimension that an axis names.
 absl::StatusOr<int> DimOf(int64_t axis, int rank);

@@ -1,4 +1,5 @@
 #include <optional>
+#include <utility>
 
 #include "cc/kernels/loops/lowering/rules.h"
 #include "tensorflow/core/util/bcast.h"
@@ -12,14 +13,17 @@ using tensorflow::TensorShape;
 
 namespace {
 
-Lowered Known(const Dims& integers, DataType dtype) {
-  return {std::nullopt, ToTensor(integers, dtype)};
+absl::StatusOr<Lowered> Known(const Dims& integers, DataType dtype) {
+  TF_ASSIGN_OR_RETURN(Tensor tensor, ToTensor(integers, dtype));
+  return Lowered{std::nullopt, std::move(tensor)};
 }
 
 Outputs ShapeOf(LoweringContext&, const NodeDef& node, const std::vector<Lowered>& inputs) {
   const DataType dtype = Attribute(node, "out_type", tensorflow::DT_INT32);
   std::vector<Lowered> shapes;
-  for (const Lowered& input : inputs) shapes.push_back(Known(DimsOf(input), dtype));
+  for (const Lowered& input : inputs) {
+    TF_ASSIGN_OR_RETURN(shapes.emplace_back(), Known(DimsOf(input), dtype));
+  }
   return shapes;
 }
 
@@ -27,8 +31,9 @@ Outputs SizeOrRank(LoweringContext&, const NodeDef& node, const std::vector<Lowe
   const Dims dims = DimsOf(inputs[0]);
   const int64_t size = node.op() == "Rank" ? dims.size() : CountOf(dims);
   const DataType dtype = Attribute(node, "out_type", tensorflow::DT_INT32);
+  TF_ASSIGN_OR_RETURN(const Tensor vector, ToTensor({size}, dtype));
   Tensor scalar;
-  TF_RETURN_IF_ERROR(scalar.BitcastFrom(ToTensor({size}, dtype), dtype, TensorShape({})));
+  TF_RETURN_IF_ERROR(scalar.BitcastFrom(vector, dtype, TensorShape({})));
   return One(scalar);
 }
 
@@ -53,15 +58,19 @@ Outputs Range(LoweringContext&, const NodeDef& node, const std::vector<Lowered>&
 // The offsets at which arrays begin in their concatenation.
 Outputs ConcatOffset(LoweringContext&, const NodeDef& node, const std::vector<Lowered>& inputs) {
   const DataType dtype = Attribute(node, "shape_type", tensorflow::DT_INT32);
+  TF_ASSIGN_OR_RETURN(const int64_t axis, Scalar(inputs[0]));
   std::vector<Lowered> offsets;
+  Dims others;  // the first array's extents, but along the axis
   int64_t begin = 0;
   for (size_t i = 1; i < inputs.size(); ++i) {
-    TF_ASSIGN_OR_RETURN(const Dims dims, Integers(inputs[i]));
-    TF_ASSIGN_OR_RETURN(const int dim, DimOf(inputs[0], static_cast<int>(dims.size())));
+    TF_ASSIGN_OR_RETURN(Dims dims, Integers(inputs[i]));
+    TF_ASSIGN_OR_RETURN(const int dim, DimOf(axis, static_cast<int>(dims.size())));
     Dims offset(dims.size(), 0);
     offset[dim] = begin;
-    offsets.push_back(Known(offset, dtype));
-    begin += dims[dim];
+    TF_ASSIGN_OR_RETURN(offsets.emplace_back(), Known(offset, dtype));
+    begin += std::exchange(dims[dim], 0);
+    if (i == 1) others = dims;
+    if (dims != others) return Refused("extents that differ");
   }
   return offsets;
 }
@@ -111,7 +120,7 @@ Outputs BroadcastGradientArgs(LoweringContext&, const NodeDef& node,
   const DataType dtype = Attribute(node, "T", tensorflow::DT_INT32);
   std::vector<Lowered> outputs;
   for (const auto& axes : {broadcast.grad_x_reduce_idx(), broadcast.grad_y_reduce_idx()}) {
-    outputs.push_back(Known(Dims(axes.begin(), axes.end()), dtype));
+    TF_ASSIGN_OR_RETURN(outputs.emplace_back(), Known(Dims(axes.begin(), axes.end()), dtype));
   }
   return outputs;
 }
