@@ -77,6 +77,8 @@ def _elementwise(name: str, dtype: tf.DType, rng: np.random.Generator) -> Iterat
     shapes = [[(3, 4)] * count, [()] * count, [(0, 4)] * count, [(37,)] * count]
     if count > 1 and "own_shapes" not in row.notes:
         shapes += [[(3, 4), *[(4,)] * (count - 1)], [(), *[(2, 1)] * (count - 1)]]
+    if name in ("Betainc", "ClipByValue"):
+        shapes += [[(3, 4), (), ()], [(0, 4), (), (0, 4)]]
     if name.startswith("BiasAdd"):
         shapes = [[(3, 4), (4,)], [(2, 3, 4), (4,)], [(0, 4), (4,)]]
     for each in shapes:

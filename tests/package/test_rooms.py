@@ -24,6 +24,7 @@ ROOMS = [
     ["spec", "ports", "arguments"],
     ["slices"],
     ["tracing"],
+    ["printed"],
     ["traced", "carried"],
     ["lower"],
     ["passes"],

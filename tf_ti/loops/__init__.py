@@ -1,8 +1,9 @@
 """Loops: a body iterated by one native kernel, and all the ways to ask for it.
 
 The rooms, of which none knows a later one: `spec` and `slices`; `tracing`, which makes graphs of
-callables; `traced`, the one value of a loop; `lower`, which makes an op of it; `passes` over it;
-`derivatives` of the op; and the ways in, `tensor_iterator`, `scan` and `block`.
+callables; `printed`, a loop as text, and `traced`, the one value of a loop; `lower`, which makes an
+op of it; `passes` over it; `derivatives` of the op; and the ways in, `tensor_iterator`, `scan` and
+`block`.
 """
 
 from tf_ti.loops import lower
