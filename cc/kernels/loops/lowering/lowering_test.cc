@@ -20,6 +20,7 @@
 #include "cc/compute/testing/buffers.h"
 #include "cc/compute/testing/random.h"
 #include "cc/kernels/loops/lowering/lower.h"
+#include "cc/spec/loops/operations.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -426,6 +427,10 @@ void ExpectUnary(const Unary& rule, ElementType type, ElementType to, Maker make
 void ExpectBinary(const Binary& rule, ElementType type, ElementType to, Maker make) {
   for (const std::vector<Dims>& shapes : Shapes()) {
     const Array x = make(type, shapes[0]), y = make(type, shapes[1]);
+    if (HasOwnShapes(rule.op) && x.dims != y.dims) {
+      ExpectRefused(Node(rule.op), {x, y});
+      continue;
+    }
     const auto element = [&](const Dims& at) { return rule.function(At(x, at), At(y, at)); };
     Expect(Node(rule.op), {x, y}, Built(to, Broadcast({x, y}), element), rule.ulps);
   }
@@ -538,6 +543,8 @@ TEST(Elementwise, RefusesWhatDoesNotFit) {
   ExpectRefused(Node("AddV2"), {Sample(kFloat, {2049, 1}), Sample(kFloat, {2049})});
   ExpectRefused(Node("Softplus"), {Sample(kInt32, {3})});
   ExpectRefused(Node("TopKV2"), {x});
+  ExpectRefused(Node("ClipByValue"), {x, Sample(kFloat, {1}), Sample(kFloat, {})});
+  ExpectRefused(Node("SigmoidGrad"), {x, Sample(kFloat, {})});
 }
 
 TEST(Division, IntegersFailWhereADivisorIsZero) {
@@ -637,6 +644,7 @@ TEST(StridedSliceGrad, PutsAGradientAmongZeros) {
   ExpectRefused(node, {Ints({5, 4}), Ints({0, 0}), Ints({3, 2}), Ints({1, 1}), dy});
   ExpectRefused(node, {ListOf(kInt32, {5, 4}), Ints({0, 0}), Ints({2, 2}), Ints({1, 1}), dy});
   ExpectRefused(node, {Ints({1 << 21, 4}), Ints({0, 0}), Ints({2, 2}), Ints({1, 1}), dy});
+  ExpectRefused(node, {Ints({-1}), Ints({0}), Ints({0}), Ints({1}), Ints({})});
 }
 
 TEST(ConcatV2, PutsArraysBehindEachOther) {
@@ -1184,6 +1192,10 @@ TEST(Shape, IsKnown) {
   ExpectKnown(Node("Size"), {y}, {ScalarOf(kInt32, 20)});
   ExpectKnown(Node("Rank"), {x}, {ScalarOf(kInt32, 3)});
   ExpectKnown(Node("Rank"), {Sample(kFloat, {})}, {ScalarOf(kInt32, 0)});
+  const Array large = Sample(kFloat, {int64_t{1} << 31, 0});  // int32 has no such number
+  ExpectRefused(Node("Shape"), {large});
+  ExpectRefused(Node("ShapeN"), {x, large});
+  ExpectKnown(wide, {large}, {ListOf(kInt64, {Number{1LL << 31}, 0})});
 }
 
 TEST(Range, IsKnown) {
@@ -1204,6 +1216,9 @@ TEST(ConcatOffset, IsKnown) {
               {ListOf(kInt32, {0, 0}), ListOf(kInt32, {2, 0})});
   ExpectRefused(Node("ConcatOffset"), {Int(2), Ints({2, 3})});
   ExpectRefused(Node("ConcatOffset"), {Int(0), ListOf(kInt32, {2, 3})});
+  ExpectRefused(Node("ConcatOffset"), {Ints({0}), Ints({2, 3})});
+  ExpectRefused(Node("ConcatOffset"), {Int(0), Ints({2, 3}), Ints({2, 4})});
+  ExpectRefused(Node("ConcatOffset"), {Int(0), Ints({2, 3}), Ints({2})});
 }
 
 TEST(InvertPermutation, IsKnown) {
@@ -1262,6 +1277,9 @@ TEST(Views, Reshape) {
   ExpectRefused(Node("Reshape"), {x, Ints({-1, -1})});
   ExpectRefused(Node("Reshape"), {Sample(kFloat, {0}), Ints({0, -1})});
   ExpectRefused(Node("Reshape"), {x, ListOf(kInt32, {12})});
+  // TensorFlow multiplies the extents: their product does not fit int64.
+  ExpectRefused(Node("Reshape"), {Sample(kFloat, {0}), Ints({1 << 30, 1 << 30, 1 << 30, 0})});
+  ExpectRefused(Node("Reshape"), {Ints({}), Ints({1 << 30, 1 << 30, 1 << 30, 0})});
 }
 
 TEST(Views, ExpandDims) {
