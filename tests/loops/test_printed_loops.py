@@ -442,6 +442,19 @@ def waits_for_what_is_read(xs):
     return while_loop(body, 0, tf.zeros([4]))[1]
 
 
+def test_what_is_read_whole_too_stays_an_input(steps):
+    def f(xs):
+        return while_loop(lambda k, h: (tf.sin(h) + xs[k] + tf.reduce_sum(xs * h),), 0, tf.zeros(4))
+
+    found = {name: after for name, _, after in steps(f, tf.TensorSpec([N, 4]))}
+    assert "float32[6, 4]  capture 0" in found["slices"]
+    assert "the counted elements along axis 0" in found["slices"]
+    h = np.zeros(4)
+    for x in XS.numpy():
+        h = np.sin(h) + x + np.sum(XS.numpy() * h)
+    np.testing.assert_allclose(tf.function(f)(XS)[1], h, rtol=1e-3)
+
+
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("of_gradient", [False, True])
 @pytest.mark.parametrize(
