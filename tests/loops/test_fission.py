@@ -757,6 +757,8 @@ SAFE = {
         tf.zeros(tf.concat([tf.shape(rows)[:1], tf.reshape(n, [-1])], -1))
     ),
     "a range": lambda n, rows: tf.exp(number(tf.range(n))),
+    "a quotient by known numbers": lambda n, rows: tf.exp(number(tf.range(n) // 7)),
+    "a known power": lambda n, rows: tf.exp(number(tf.pow(tf.range(n), 2))),
     "classes": lambda n, rows: tf.exp(tf.one_hot([0, 1], n)),
     "copies": lambda n, rows: tf.matmul(tf.tile(rows, [n, 1]), R[:2]),
     "a flat tensor": lambda n, rows: tf.exp(tf.reshape(rows, [-1])),
