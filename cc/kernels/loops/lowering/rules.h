@@ -51,7 +51,8 @@ Outputs One(absl::StatusOr<tensorflow::Tensor> known);
 
 // Refuses an array that is too large.
 absl::Status CheckCount(int64_t count);
-// Likewise, and extents that no tensor has: negative ones, and ones of too large a product.
+// Refuses extents of an array that is too large, negative extents, and extents whose product does
+// not fit int64, where zeros do not count.
 absl::Status CheckDims(const Dims& dims);
 
 // The integers of a tensor whose elements are known.
