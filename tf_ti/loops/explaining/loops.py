@@ -123,7 +123,7 @@ def runs_as(outcome: Outcome) -> str:
 
 def _find(graph: tf.Graph, seen: set[str]) -> Iterator[LoopExplanation]:
     for op in graph.get_operations():
-        account = getattr(op, "tf_ti_account", None)
+        account = _graphs.ACCOUNTS.get(op)
         if op.type in OPS:
             yield _loop(op, account, seen)
         elif op.type in OTHERS:

@@ -213,11 +213,11 @@ def check_fuse(fuse: Any) -> None:
 def _keep_account(made: list[tf.Operation], name: str | None, notes: tuple[Note, ...]) -> None:
     """Gives the operation that a loop became, or else the first in its place, the account."""
     kinds = (*OPS, *RECOGNIZERS)
-    made = [op for op in made if not hasattr(op, "tf_ti_account")]
+    made = [op for op in made if op not in _graphs.ACCOUNTS]
     op = next((op for op in made if op.type in kinds), made[0] if made else None)
     if op is not None:
         name = name or op.name.rpartition("/")[2]
         scope = tf.get_current_name_scope()
         # A name that ends with a slash is that of a scope, as for TensorFlow.
         path = name[:-1] if name.endswith("/") else f"{scope}/{name}" if scope else name
-        op.tf_ti_account = Account(path, notes, _tf.place_of(op))
+        _graphs.ACCOUNTS[op] = Account(path, notes, _tf.place_of(op))

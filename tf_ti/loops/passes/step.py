@@ -100,7 +100,7 @@ class Note:
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-    """What became of one loop; its operation has it as its attribute `tf_ti_account`.
+    """What became of one loop; `tracing.graphs.ACCOUNTS` has it by the loop's operation.
 
     Attributes:
         name: the loop's, with the scopes around it.

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import types
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ _uid = itertools.count()
 # For operations the functions that add others in their places: from the inputs to the outputs, some
 # of which may be no tensors if only others of these read them.
 Others = Mapping[tf.Operation, Callable[[list[Any]], Sequence[Any]]]
+
+# What became of each loop, by the operation that took its place, and by copies of that.
+ACCOUNTS: weakref.WeakKeyDictionary[tf.Operation, Any] = weakref.WeakKeyDictionary()
 
 # The names of custom gradients begin so.
 _CUSTOM = "CustomGradient-"
@@ -430,8 +434,8 @@ class _Copier:
 
     def _keep(self, op: tf.Operation, copied: tf.Operation) -> None:
         """Keeps the copy of an operation, with what its definition does not tell."""
-        if hasattr(op, "tf_ti_account"):
-            copied.tf_ti_account = op.tf_ti_account
+        if op in ACCOUNTS:
+            ACCOUNTS[copied] = ACCOUNTS[op]
         if has_custom_gradient(op):
             self.has_custom_gradients = True
         _tf.copy_gradient(op, copied)
