@@ -442,6 +442,37 @@ def waits_for_what_is_read(xs):
     return while_loop(body, 0, tf.zeros([4]))[1]
 
 
+def test_a_slice_has_the_shape_that_the_tensor_tells(steps):
+    def f(xs):
+        read = tf.TensorArray(tf.float32, N, infer_shape=False).unstack(xs)
+        return while_loop(lambda k, h: (tf.sin(h) + tf.reduce_sum(read.read(k)),), 0, 0.0)[1]
+
+    found = {name: after for name, _, after in steps(f, tf.TensorSpec([N, 4]))}
+    assert "float32[4]  the counted elements along axis 0" in found["slices"]
+    assert "float32[4]  the counted elements along axis 0" in found["whole"]
+
+
+def test_slices_come_before_what_the_condition_gives_the_body(steps):
+    def f(xs):
+        with tf_ti.Loop() as loop:
+            k = loop.add_recurrence(0)
+            h = loop.add_recurrence(tf.zeros([4]))
+            doubled = h * 2.0
+            loop.add_trip_limit(tf.reduce_sum(doubled) < 40.0, tf_ti.TripLimit.WHILE)
+            k.next = k + 1
+            h.next = doubled + tf.exp(xs[k])
+            loop.add_loop_output(h, tf_ti.LoopOutput.LAST_VALUE)
+        return loop.outputs[0].tensor
+
+    found = {name: after for name, _, after in steps(f, tf.TensorSpec([None, 4]))}
+    assert "iterator of the elements" in found["slices"]
+    assert "result 1 of the condition" in found["slices"]
+    h, k = np.zeros(4), 0
+    while np.sum(2.0 * h) < 40.0:
+        h, k = 2.0 * h + np.exp(XS.numpy()[k]), k + 1
+    np.testing.assert_allclose(tf.function(f)(XS), h, rtol=1e-5)
+
+
 def test_what_is_read_whole_too_stays_an_input(steps):
     def f(xs):
         return while_loop(lambda k, h: (tf.sin(h) + xs[k] + tf.reduce_sum(xs * h),), 0, tf.zeros(4))
