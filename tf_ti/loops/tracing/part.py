@@ -31,7 +31,7 @@ class Part:
     @classmethod
     def whole(cls, graph: _tf.FuncGraph) -> "Part":
         """All of a function's graph."""
-        part = cls(graph, [[t] for t in graph.inputs], graph.outputs)
+        part = cls(graph, [[t] for t in graph.inputs], tuple(graph.outputs))
         part.__dict__["function_graph"] = graph
         return part
 
