@@ -22,7 +22,7 @@ TOLERANCES = {tf.float16: 4e-3, tf.bfloat16: 3e-2, tf.float64: 1e-9}
 def in_slices(case):
     """Before the loop, where that is possible.
 
-    Programs have no Lgamma, so it leaves the loop, and with it what it reads: views, too.
+    Programs have no Lgamma. So Lgamma leaves the loop, and the operations that it reads leave too.
     """
 
     def body(c, x):

@@ -1,4 +1,4 @@
-"""What each pass gets and gives, as text; and no pass changes what it gets."""
+"""Loops before and after each pass, as text. A pass leaves its own loop unchanged."""
 
 import dataclasses
 import re
@@ -327,7 +327,7 @@ def test_effects_branches_and_unknown_extents_print(printed):
     """)
 
 
-# --- no pass changes what it gets ----------------------------------------------------------------
+# --- a pass leaves its loop unchanged ------------------------------------------------------------
 
 
 COUNTER = tf.Variable(0.0)
@@ -406,7 +406,7 @@ def test_no_pass_changes_its_loop(case, rows, of_gradient, steps):
     steps(f, tf.TensorSpec([rows, 4]))
 
 
-# --- what a part must not lose -------------------------------------------------------------------
+# --- parameters and inputs of a part -------------------------------------------------------------
 
 
 def waits_for_a_slice(xs):

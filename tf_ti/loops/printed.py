@@ -1,4 +1,4 @@
-"""A loop in text: what its parameters get, the operations of an iteration, and what comes out.
+"""A loop as text: sources of parameters, operations of an iteration, and outputs.
 
 loop for 5 iterations:
   0: float32[4]  init, then result 0
@@ -34,7 +34,7 @@ def printed(
     num_iterations: int | tf.Tensor | None,
     with_origins: bool,
 ) -> str:
-    """The text of a loop; the arguments are those of `TracedLoop.printed`, and its attributes."""
+    """The text of a loop. The first four arguments are attributes of a `TracedLoop`."""
     lines = [_head(spec, condition is not None, num_iterations)]
     if condition is not None:
         names = {t.ref(): str(i) for t, i in zip(condition.inputs, spec.condition_inputs or ())}

@@ -62,7 +62,7 @@ class TracedLoop:
 
     Attributes:
         spec: the loop, as the op's attributes say it.
-        part: what an iteration computes. Nothing changes its graph: another loop has another part.
+        part: the computation of an iteration. Passes never change its graph.
         tensors: the tensors that the spec's inputs get.
         num_iterations: the limit, or None.
         condition: the graph of the condition, or None. Its results but the first are further

@@ -85,7 +85,7 @@ class SourceFinder {
   // By block, the steps that write and that read it.
   std::vector<std::vector<size_t>> writers_;
   std::vector<std::vector<size_t>> readers_;
-  // Of the block in question.
+  // The block that is looked at:
   Dims dims_;
   Dims strides_;
   ElementType type_ = ElementType::kFloat;

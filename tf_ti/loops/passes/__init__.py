@@ -120,7 +120,7 @@ PASSES = (
     Pass("lifted", Fuse.ALL, lambda candidate: _lifted.lift_reads(candidate.loop)),
     Pass("slices", Fuse.ALL, lambda candidate: _reads.slice_reads(candidate.loop)),
     Pass("counters", Fuse.ALL, lambda candidate: _counters.split(candidate.loop)),
-    # Those before tell what the body is a part of; those behind look at its graph.
+    # The passes above describe a body as a part of a graph; the passes below read its own graph.
     Pass("whole", Fuse.ALL, lambda candidate: Step(candidate.loop.whole())),
     Pass("recognition", Fuse.WHOLE, _recognize),
     Pass("products", Fuse.ALL, lambda candidate: _products.split(candidate.analysis)),

@@ -56,7 +56,7 @@ def _split_product(
     rows = side if not transposed[1 - side] else 1 - side
 
     def add(factors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Adds it to a copy of the body, which has copies of both factors."""
+        """Adds the sum to a copy of the body, which has copies of both factors."""
         own, matrix = factors[side].op.inputs[:-1], factors[1 - side]
         dtype = matrix.dtype
 

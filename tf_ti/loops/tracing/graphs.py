@@ -294,7 +294,7 @@ class _Copier:
     """Copies operations into `graph`.
 
     `tensors` and `operations` have the copies by original, `effects` those of a call's effects.
-    `has_custom_gradients` says whether one of the operations, or of their functions, has one.
+    `has_custom_gradients` is true if an operation, or a function of an operation, has one.
     """
 
     def __init__(

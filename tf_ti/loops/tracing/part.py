@@ -1,4 +1,4 @@
-"""A part of a graph that is what a function computes; the function's graph is made when asked."""
+"""Functions as parts of larger graphs: a graph of their own is made on demand."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ class Part:
 
     @property
     def graphs(self) -> set[_tf.FuncGraph]:
-        """The graph, and that of the function if somebody asked for it."""
+        """The graph, and the function's own graph if it is there."""
         return {self.graph, self.__dict__.get("function_graph", self.graph)}
 
     @functools.cached_property
@@ -47,7 +47,7 @@ class Part:
         return _graphs.needed_operations(given, self.results, self.graph.control_outputs)
 
     def reads(self, tensors: Sequence[tf.Tensor]) -> bool:
-        """True if an operation, or a result, is one of these tensors or reads one."""
+        """True if a result is one of these tensors, or an operation reads one."""
         return not self._read.isdisjoint(t.ref() for t in tensors)
 
     @functools.cached_property

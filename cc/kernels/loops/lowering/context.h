@@ -26,7 +26,7 @@ class LoweringContext {
 
   // The program fails if any of the bools is true, which are a vector.
   absl::Status FailWhere(const Term& bools);
-  // A bool, if any operation may fail. Where it is true the outputs are worth nothing.
+  // A bool, if any operation may fail. Where it is true, no output has a meaning.
   const std::optional<View>& failure() const { return failure_; }
 
  private:

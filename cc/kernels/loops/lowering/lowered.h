@@ -24,7 +24,7 @@ struct Lowered {
 Dims DimsOf(const Lowered& value);
 tensorflow::DataType DataTypeOf(const Lowered& value);
 
-// The status of an operation that cannot be lowered. The reason says what does not fit.
+// The status of an operation that cannot be lowered. The reason names the misfit.
 template <typename... Args>
 absl::Status Refused(const Args&... reason) {
   return Unimplemented(reason...);

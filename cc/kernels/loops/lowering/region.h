@@ -58,7 +58,7 @@ class RegionRun {
   RegionRun(RegionRun&&) = default;
 
   ProgramRun* operator->() { return run_.get(); }
-  // Computes what stays, the first time. Inputs that stay are set.
+  // Runs the prologue at the first call. Loop-invariant inputs are set before.
   void RunPrologueOnce() {
     if (std::exchange(prologue_waits_, false)) run_->RunPrologue();
   }
