@@ -356,6 +356,9 @@ class _Copier:
             return True
         if self.rename_functions or (inline and op.type in CALLS):
             return False
+        # What a list holds is no result of a shape function here, and AddN of lists asks for it.
+        if any(t.dtype in (tf.resource, tf.variant) for t in op.outputs):
+            return False
         if op.type not in CONDITIONALS:
             return True
         given = [self.tensors.get(t.ref(), t).ref() for t in op.inputs]
