@@ -1,0 +1,536 @@
+#include "cc/compute/program/lanes.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cc/compute/program/tiles.h"
+
+namespace tf_ti {
+namespace {
+
+using Step = ProgramSteps::Step;
+using Storage = ProgramSteps::Storage;
+
+// A loop of a step: the operands that it goes through, and the dimension of each.
+struct StepLoop {
+  int64_t extent;
+  std::vector<std::pair<int, int>> operands;
+  bool is_reduced = false;  // the result has no element for each turn
+};
+
+std::vector<StepLoop> LoopsOfStep(const Step& step) {
+  const std::vector<View>& views = step.views;
+  const auto loop = [&](std::vector<std::pair<int, int>> operands, bool is_reduced = false) {
+    const auto [k, d] = operands.back();
+    return StepLoop{views[k].dims[d], std::move(operands), is_reduced};
+  };
+  if (IsReduction(step.operation)) {
+    return {loop({{0, 0}, {1, 0}}), loop({{1, 1}}, true), loop({{0, 2}, {1, 2}})};
+  }
+  if (step.operation == Operation::kMatMul) {
+    return {loop({{0, 0}, {1, 0}, {2, 0}}), loop({{0, 1}, {1, 1}}), loop({{1, 2}, {2, 1}}, true),
+            loop({{0, 2}, {2, 2}})};
+  }
+  if (step.operation == Operation::kGather) {
+    return {loop({{0, 0}, {1, 0}, {2, 0}}), loop({{0, 1}, {2, 1}}), loop({{1, 1}}, true),
+            loop({{0, 2}, {1, 2}})};
+  }
+  std::vector<StepLoop> loops;
+  for (int d = 0; d < views[0].rank(); ++d) {
+    std::vector<std::pair<int, int>> operands;
+    for (int k = 0; k < static_cast<int>(views.size()); ++k) operands.push_back({k, d});
+    loops.push_back(loop(std::move(operands)));
+  }
+  return loops;
+}
+
+// The extents of an array after all views of it are refined to common axes: see LaneFinder.
+struct Axis {
+  int64_t stride;
+  int64_t extent;
+  int node;
+};
+
+// Joins axes into classes: an element of an axis goes with the elements of the same number of all
+// axes of the class. A class whose elements some step mixes is marked; the others are lanes.
+class LaneFinder {
+ public:
+  LaneFinder(const ProgramSteps& given, const LoopPlan& plan) : given_(given), plan_(plan) {}
+
+  std::vector<Lanes> Find() {
+    FindArrays();
+    RefineAxes();
+    FindAxes();
+    for (const Step& step : given_.steps) {
+      for (const View& view : step.views) MarkPartsOf(view);
+      for (const StepLoop& loop : LoopsOfStep(step)) JoinAlong(step, loop);
+    }
+    MarkWholeArrays();
+    MarkConstants();
+    for (const Step& step : given_.steps) MarkReduced(step);
+    MarkRepeated();
+    while (MarkSums()) {
+    }
+    return Unmarked();
+  }
+
+ private:
+  // The memory of a value, of one or several blocks.
+  struct Array {
+    int64_t bytes = 0;
+    int64_t element = 0;
+    bool is_odd = false;  // elements of several sizes
+    std::set<int64_t> points;  // strides of axes, among them perhaps some that fit no others
+    std::vector<Axis> axes;    // the innermost first
+  };
+
+  Array& ArrayOf(const View& view) { return arrays_[array_of_[view.block]]; }
+
+  void FindArrays() {
+    int num_arrays = static_cast<int>(plan_.is_whole.size());
+    for (const ProgramSteps::Block& block : given_.blocks) {
+      const bool is_input = block.storage == Storage::kInput;
+      const bool is_output = block.storage == Storage::kOutput;
+      array_of_.push_back(is_input    ? plan_.inputs[block.number]
+                          : is_output ? plan_.outputs[block.number]
+                                      : num_arrays++);
+    }
+    arrays_.resize(num_arrays);
+    for (size_t b = 0; b < given_.blocks.size(); ++b) {
+      Array& array = arrays_[array_of_[b]];
+      array.is_odd |= array.bytes != 0 && array.bytes != given_.blocks[b].bytes;
+      array.bytes = given_.blocks[b].bytes;
+    }
+    for (const Step& step : given_.steps) {
+      for (const View& view : step.views) {
+        Array& array = ArrayOf(view);
+        array.is_odd |= array.element != 0 && array.element != SizeOf(view.type);
+        array.element = SizeOf(view.type);
+      }
+    }
+  }
+
+  // Where one view takes together what another view tells apart, both have the finer axes.
+  void RefineAxes() {
+    for (const Step& step : given_.steps) {
+      for (const View& view : step.views) {
+        for (int d = 0; d < view.rank(); ++d) {
+          if (view.dims[d] > 1 && view.strides[d] != 0) AddPoint(view, std::abs(view.strides[d]));
+        }
+      }
+    }
+    constexpr int kMostRounds = 100;
+    bool is_changed = true;
+    for (int round = 0; is_changed && round < kMostRounds; ++round) {
+      is_changed = false;
+      for (const Step& step : given_.steps) {
+        for (const StepLoop& loop : LoopsOfStep(step)) is_changed |= RefineAlong(step, loop);
+      }
+    }
+  }
+
+  bool AddPoint(const View& view, int64_t point) {
+    Array& array = ArrayOf(view);
+    const bool fits = point > array.element && point < array.bytes;
+    return fits && array.points.insert(point).second;
+  }
+
+  bool RefineAlong(const Step& step, const StepLoop& loop) {
+    std::set<int64_t> cuts;
+    for (const auto& [k, d] : loop.operands) {
+      const int64_t stride = step.views[k].strides[d];
+      if (stride <= 0) continue;
+      for (const int64_t point : ArrayOf(step.views[k]).points) {
+        const int64_t cut = point / stride;
+        if (point % stride == 0 && cut > 1 && cut < loop.extent) cuts.insert(cut);
+      }
+    }
+    bool is_changed = false;
+    for (const auto& [k, d] : loop.operands) {
+      const int64_t stride = step.views[k].strides[d];
+      if (stride <= 0) continue;
+      for (const int64_t cut : cuts) is_changed |= AddPoint(step.views[k], stride * cut);
+    }
+    return is_changed;
+  }
+
+  // Strides that are no multiples of each other are within one axis.
+  void FindAxes() {
+    for (Array& array : arrays_) {
+      if (array.element == 0 || array.bytes <= array.element) continue;
+      std::vector<int64_t> all = {array.element};
+      all.insert(all.end(), array.points.begin(), array.points.end());
+      all.push_back(array.bytes);
+      std::vector<int64_t> kept;
+      for (size_t i = 0; i < all.size(); ++i) {
+        const bool is_end = i == 0 || i + 1 == all.size();
+        const bool fits = std::all_of(all.begin(), all.end(), [&](int64_t other) {
+          return std::max(other, all[i]) % std::min(other, all[i]) == 0;
+        });
+        if (is_end || fits) kept.push_back(all[i]);
+      }
+      for (size_t i = 0; i + 1 < kept.size(); ++i) {
+        array.axes.push_back({kept[i], kept[i + 1] / kept[i], NewNode()});
+        if (array.is_odd) Mark(array.axes.back());
+      }
+    }
+  }
+
+  int NewNode() {
+    parents_.push_back(static_cast<int>(parents_.size()));
+    is_marked_.push_back(false);
+    return parents_.back();
+  }
+  int Root(int node) {
+    while (parents_[node] != node) node = parents_[node] = parents_[parents_[node]];
+    return node;
+  }
+  void Join(int a, int b) {
+    a = Root(a), b = Root(b);
+    is_marked_[b] = is_marked_[b] || is_marked_[a];
+    parents_[a] = b;
+  }
+  int ClassOf(const Axis& axis) { return Root(axis.node); }
+  void Mark(const Axis& axis) { is_marked_[ClassOf(axis)] = true; }
+
+  // The axes that a dimension goes through from end to end. None if it takes parts of an axis.
+  std::vector<Axis> AxesAlong(const View& view, int d) {
+    std::vector<Axis> found;
+    const int64_t begin = view.strides[d], end = begin * view.dims[d];
+    if (view.dims[d] == 1 || begin <= 0) return found;
+    int64_t at = begin;
+    for (const Axis& axis : ArrayOf(view).axes) {
+      if (axis.stride != at || at == end) continue;
+      if (view.offset / axis.stride % axis.extent != 0) return {};
+      found.push_back(axis);
+      at *= axis.extent;
+    }
+    if (at != end) found.clear();
+    return found;
+  }
+
+  // Marks the axes of which a view has parts, and not each element once.
+  void MarkPartsOf(const View& view) {
+    std::map<int64_t, int> times;  // by stride
+    for (int d = 0; d < view.rank(); ++d) {
+      if (view.dims[d] == 1 || view.strides[d] == 0) continue;
+      const std::vector<Axis> along = AxesAlong(view, d);
+      for (const Axis& axis : along) ++times[axis.stride];
+      if (!along.empty()) continue;
+      // A part that begins in the middle may end in the next of an outer axis.
+      const int64_t begin = std::abs(view.strides[d]);
+      for (const Axis& axis : ArrayOf(view).axes) {
+        if (axis.stride * axis.extent > begin) Mark(axis);
+      }
+    }
+    for (const Axis& axis : ArrayOf(view).axes) {
+      if (times[axis.stride] != 1) Mark(axis);
+    }
+  }
+
+  void JoinAlong(const Step& step, const StepLoop& loop) {
+    if (loop.extent == 1) return;
+    std::vector<std::vector<Axis>> along;
+    bool has_parts = false;
+    for (const auto& [k, d] : loop.operands) {
+      const View& view = step.views[k];
+      // A number that is repeated has no element for each turn.
+      if (view.dims[d] == 1 || view.strides[d] == 0) continue;
+      along.push_back(AxesAlong(view, d));
+      has_parts |= along.back().empty();
+    }
+    if (has_parts) {
+      for (const std::vector<Axis>& axes : along) {
+        for (const Axis& axis : axes) Mark(axis);
+      }
+      return;
+    }
+    // Turns of the inner axes: 1, then those that all operands have.
+    std::map<int64_t, size_t> times;
+    for (const std::vector<Axis>& axes : along) {
+      int64_t turns = 1;
+      for (const Axis& axis : axes) ++times[turns *= axis.extent];
+    }
+    std::map<int64_t, std::vector<Axis>> segments;  // by the turns where they end
+    for (const std::vector<Axis>& axes : along) {
+      int64_t turns = 1;
+      std::vector<Axis> segment;
+      for (const Axis& axis : axes) {
+        segment.push_back(axis);
+        turns *= axis.extent;
+        if (times[turns] < along.size()) continue;
+        if (segment.size() > 1) {
+          for (const Axis& inner : segment) Mark(inner);
+        }
+        std::vector<Axis>& all = segments[turns];
+        all.insert(all.end(), segment.begin(), segment.end());
+        segment.clear();
+      }
+    }
+    for (const auto& [_, axes] : segments) {
+      if (axes.size() > along.size()) {
+        for (const Axis& axis : axes) Mark(axis);
+      } else {
+        for (const Axis& axis : axes) Join(axis.node, axes[0].node);
+      }
+    }
+  }
+
+  void MarkWholeArrays() {
+    for (size_t a = 0; a < plan_.is_whole.size(); ++a) {
+      if (!plan_.is_whole[a]) continue;
+      for (const Axis& axis : arrays_[a].axes) Mark(axis);
+    }
+  }
+
+  // The lanes of a constant must be alike: all groups have one program.
+  void MarkConstants() {
+    for (size_t b = 0; b < given_.blocks.size(); ++b) {
+      const std::vector<char>& bytes = given_.blocks[b].constant;
+      if (bytes.empty()) continue;
+      for (const Axis& axis : arrays_[array_of_[b]].axes) {
+        const int64_t size = axis.stride, all = axis.stride * axis.extent;
+        bool are_alike = true;
+        for (int64_t at = 0; at < static_cast<int64_t>(bytes.size()) && are_alike; at += size) {
+          const char* const first = bytes.data() + at / all * all;
+          are_alike = std::memcmp(bytes.data() + at, first, size) == 0;
+        }
+        if (!are_alike) Mark(axis);
+      }
+    }
+  }
+
+  // The classes of what a step reduces.
+  std::set<int> ReducedBy(const Step& step) {
+    std::set<int> classes;
+    for (const StepLoop& loop : LoopsOfStep(step)) {
+      if (!loop.is_reduced) continue;
+      for (const auto& [k, d] : loop.operands) {
+        for (const Axis& axis : AxesAlong(step.views[k], d)) classes.insert(ClassOf(axis));
+      }
+    }
+    return classes;
+  }
+
+  void MarkClasses(const std::set<int>& classes) {
+    for (const int node : classes) is_marked_[Root(node)] = true;
+  }
+
+  void MarkReduced(const Step& step) {
+    const Operation operation = step.operation;
+    const bool may_be_sum = operation == Operation::kSum || operation == Operation::kMatMul;
+    if (!may_be_sum && operation != Operation::kAny) MarkClasses(ReducedBy(step));
+  }
+
+  // Two axes of an array, or two loops of a step, that go with each other have a diagonal.
+  void MarkRepeated() {
+    for (const Array& array : arrays_) {
+      std::set<int> seen;
+      for (const Axis& axis : array.axes) {
+        if (!seen.insert(ClassOf(axis)).second) Mark(axis);
+      }
+    }
+    for (const Step& step : given_.steps) {
+      std::set<int> seen;
+      for (const StepLoop& loop : LoopsOfStep(step)) {
+        std::set<int> classes;
+        for (const auto& [k, d] : loop.operands) {
+          for (const Axis& axis : AxesAlong(step.views[k], d)) classes.insert(ClassOf(axis));
+        }
+        for (const int node : classes) {
+          if (!seen.insert(node).second) is_marked_[node] = true;
+        }
+      }
+    }
+  }
+
+  // Sums over lanes may only be added up, to each other and over iterations, and what tells that a
+  // lane failed may only tell that any failed. Marks the classes of other uses. Returns true if
+  // classes were marked that were not.
+  bool MarkSums() {
+    const size_t before = NumMarked();
+    sums_.assign(arrays_.size(), {});
+    failures_.assign(arrays_.size(), {});
+    std::vector<bool> is_written(arrays_.size(), false);
+    for (const Step& step : given_.steps) {
+      const int result = array_of_[step.views[0].block];
+      std::set<int> sums, failures, bad;
+      FindSums(step, &sums, &failures, &bad);
+      if (is_written[result]) {
+        AddDifference(sums, sums_[result], &bad);
+        AddDifference(failures, failures_[result], &bad);
+      }
+      for (const Axis& axis : arrays_[result].axes) {
+        const int node = ClassOf(axis);
+        if (sums.count(node) + failures.count(node) > 0) bad.insert(node);
+      }
+      MarkClasses(bad);
+      is_written[result] = true;
+      sums_[result] = UnmarkedOf(sums);
+      failures_[result] = UnmarkedOf(failures);
+    }
+    for (size_t o = 0; o < plan_.outputs.size(); ++o) {
+      const int array = plan_.outputs[o];
+      if (plan_.uses[o] != LoopPlan::Use::kAdded) MarkClasses(sums_[array]);
+      if (plan_.uses[o] != LoopPlan::Use::kFailure) MarkClasses(failures_[array]);
+    }
+    return NumMarked() > before;
+  }
+
+  size_t NumMarked() const { return std::count(is_marked_.begin(), is_marked_.end(), true); }
+
+  std::set<int> UnmarkedOf(const std::set<int>& classes) const {
+    std::set<int> unmarked;
+    for (const int node : classes) {
+      if (!is_marked_[node]) unmarked.insert(node);
+    }
+    return unmarked;
+  }
+
+  static void AddDifference(const std::set<int>& a, const std::set<int>& b, std::set<int>* all) {
+    std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(),
+                                  std::inserter(*all, all->end()));
+  }
+
+  // The classes over which a result is a sum, those of which it tells a failure, and those that a
+  // step must not read so.
+  void FindSums(const Step& step, std::set<int>* sums, std::set<int>* failures,
+                std::set<int>* bad) {
+    const Operation operation = step.operation;
+    const bool adds = operation == Operation::kAdd;
+    const bool keeps_sums = operation == Operation::kCopy || operation == Operation::kNeg || adds ||
+                            operation == Operation::kSum;
+    const bool keeps_failures = operation == Operation::kCopy || operation == Operation::kAny ||
+                                operation == Operation::kLogicalOr;
+    for (size_t k = 1; k < step.views.size(); ++k) {
+      const int read = array_of_[step.views[k].block];
+      if (adds && k == 2) AddDifference(*sums, sums_[read], bad);
+      (keeps_sums ? sums : bad)->insert(sums_[read].begin(), sums_[read].end());
+      (keeps_failures ? failures : bad)->insert(failures_[read].begin(), failures_[read].end());
+    }
+    if (operation == Operation::kSum || operation == Operation::kMatMul) {
+      sums->merge(UnmarkedOf(ReducedBy(step)));
+    } else if (operation == Operation::kAny) {
+      failures->merge(UnmarkedOf(ReducedBy(step)));
+    }
+  }
+
+  std::vector<Lanes> Unmarked() {
+    std::map<int, Lanes> found;  // by class
+    for (const Array& array : arrays_) {
+      for (const Axis& axis : array.axes) {
+        const int node = ClassOf(axis);
+        if (is_marked_[node]) continue;
+        found[node].count = axis.extent;
+      }
+    }
+    std::vector<Lanes> all;
+    for (auto& [node, lanes] : found) {
+      const auto stride_of = [&, node = node](const Array& array) {
+        for (const Axis& axis : array.axes) {
+          if (ClassOf(axis) == node) return axis.stride;
+        }
+        return int64_t{0};
+      };
+      for (const int array : array_of_) lanes.strides.push_back(stride_of(arrays_[array]));
+      for (size_t a = 0; a < plan_.is_whole.size(); ++a) {
+        lanes.array_strides.push_back(stride_of(arrays_[a]));
+      }
+      for (const int array : plan_.outputs) {
+        lanes.is_sum.push_back(sums_[array].count(node) + failures_[array].count(node) > 0);
+      }
+      for (const Step& step : given_.steps) {
+        if (given_.ResultOf(step).stays) continue;
+        const bool is_divided =
+            std::any_of(step.views.begin(), step.views.end(),
+                        [&](const View& view) { return lanes.strides[view.block] > 0; });
+        (is_divided ? lanes.divided_time : lanes.shared_time) += TimeOf(step);
+      }
+      all.push_back(std::move(lanes));
+    }
+    // The outermost in memory of those that divide as much.
+    const auto spread = [](const Lanes& lanes) {
+      return std::accumulate(lanes.strides.begin(), lanes.strides.end(), int64_t{0});
+    };
+    std::stable_sort(all.begin(), all.end(), [&](const Lanes& a, const Lanes& b) {
+      if (a.divided_time != b.divided_time) return a.divided_time > b.divided_time;
+      return spread(a) > spread(b);
+    });
+    return all;
+  }
+
+  const ProgramSteps& given_;
+  const LoopPlan& plan_;
+  std::vector<int> array_of_;  // by block
+  std::vector<Array> arrays_;
+  std::vector<int> parents_;  // of the nodes of classes
+  std::vector<bool> is_marked_;
+  std::vector<std::set<int>> sums_;      // by array, the classes over which it is a sum
+  std::vector<std::set<int>> failures_;  // by array, the classes of which it tells a failure
+};
+
+}  // namespace
+
+std::vector<Lanes> FindLanes(const ProgramSteps& given, const LoopPlan& plan) {
+  return LaneFinder(given, plan).Find();
+}
+
+ProgramSteps CutLanes(const ProgramSteps& given, const Lanes& lanes, int64_t count) {
+  ProgramSteps result = given;
+  // The bytes of a block from the first lane of a run of lanes to the first of the next run.
+  const auto run_of = [&](int block) { return lanes.strides[block] * lanes.count; };
+  for (size_t b = 0; b < given.blocks.size(); ++b) {
+    const int64_t run = run_of(static_cast<int>(b)), kept = lanes.strides[b] * count;
+    if (run == 0) continue;
+    ProgramSteps::Block& block = result.blocks[b];
+    block.bytes = block.bytes / run * kept;
+    if (block.constant.empty()) continue;
+    block.constant.clear();
+    for (auto at = given.blocks[b].constant.begin(); at != given.blocks[b].constant.end();
+         at += run) {
+      block.constant.insert(block.constant.end(), at, at + kept);
+    }
+  }
+  const auto has_lanes = [&](const View& view, int d) {
+    const int64_t run = run_of(view.block), stride = view.strides[d];
+    return run > 0 && stride > 0 && stride <= lanes.strides[view.block] &&
+           stride * view.dims[d] >= run;
+  };
+  for (size_t s = 0; s < given.steps.size(); ++s) {
+    const Step& step = given.steps[s];
+    Step& cut = result.steps[s];
+    for (const StepLoop& loop : LoopsOfStep(step)) {
+      const bool is_cut =
+          loop.extent > 1 && std::any_of(loop.operands.begin(), loop.operands.end(),
+                                         [&](const std::pair<int, int>& at) {
+                                           return has_lanes(step.views[at.first], at.second);
+                                         });
+      if (!is_cut) continue;
+      for (const auto& [k, d] : loop.operands) {
+        if (step.views[k].dims[d] > 1) cut.views[k].dims[d] = loop.extent / lanes.count * count;
+      }
+    }
+    for (size_t k = 0; k < step.views.size(); ++k) {
+      const View& view = step.views[k];
+      const int64_t run = run_of(view.block), kept = lanes.strides[view.block] * count;
+      if (run == 0) continue;
+      cut.views[k].offset = view.offset / run * kept + view.offset % run;
+      for (int d = 0; d < view.rank(); ++d) {
+        const int64_t stride = view.strides[d];
+        if (std::abs(stride) >= run) cut.views[k].strides[d] = stride / run * kept;
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace tf_ti

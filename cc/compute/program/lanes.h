@@ -1,0 +1,58 @@
+// Lanes: the independent rows of a loop whose body is a program.
+//
+// Most bodies do the same for many rows: sentences of a batch, series, particles. Such a row is a
+// lane if its iterations read nothing that another lane computes. Groups of lanes may then run all
+// iterations each, one group after the other or at the same time.
+#ifndef TF_TI_CC_COMPUTE_PROGRAM_LANES_H_
+#define TF_TI_CC_COMPUTE_PROGRAM_LANES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/compute/program/steps.h"
+
+namespace tf_ti {
+
+// What a loop does with the inputs and outputs of its program.
+//
+// The values of a loop are arrays. An input and an output are the same array where the output is
+// the input of the next iteration, and inputs are where one state becomes another.
+struct LoopPlan {
+  enum class Use : uint8_t {
+    kValue,    // the loop writes the output, or keeps it for the next iteration
+    kAdded,    // the loop adds up the outputs of all iterations, and does nothing else with them
+    kFailure,  // the output is a bool that tells that an iteration is to be run by others
+  };
+
+  std::vector<int> inputs;     // the array of each input
+  std::vector<int> outputs;    // the array of each output
+  std::vector<Use> uses;       // of each output
+  std::vector<char> is_whole;  // by array: true if an iteration needs all of it
+};
+
+// The lanes of a loop: equal parts of some arrays along one dimension each.
+struct Lanes {
+  int64_t count = 0;
+  // By block of the program, and by array of the plan: the bytes from a lane to the next. 0 for
+  // what all lanes share.
+  std::vector<int64_t> strides;
+  std::vector<int64_t> array_strides;
+  // By output: true if the output is a sum over lanes, or tells whether any lane failed. A group's
+  // program gives the sum over its own lanes.
+  std::vector<char> is_sum;
+  // Estimated nanoseconds of an iteration of all lanes: of steps that groups divide among them, and
+  // of steps that each group runs as a whole.
+  double divided_time = 0;
+  double shared_time = 0;
+};
+
+// All kinds of lanes that a loop has, the one that divides most of an iteration's time first.
+std::vector<Lanes> FindLanes(const ProgramSteps& given, const LoopPlan& plan);
+
+// The steps for `count` neighbouring lanes, at least 2 of them. Blocks have these lanes alone, one
+// behind the other.
+ProgramSteps CutLanes(const ProgramSteps& given, const Lanes& lanes, int64_t count);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_PROGRAM_LANES_H_
