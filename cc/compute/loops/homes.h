@@ -43,9 +43,12 @@ class LoopValue {
   static LoopValue Made(int64_t bytes);
 
   int64_t bytes() const { return bytes_; }
+  // The value that a state was before; -1 for any other value.
+  int source() const { return source_; }
 
  private:
   friend class Homes;
+  friend struct LaneRange;
 
   enum Kind { kFixed, kState, kListed, kWalk, kBlocks, kMade };
 

@@ -484,6 +484,36 @@ std::vector<Lanes> FindLanes(const ProgramSteps& given, const LoopPlan& plan) {
   return LaneFinder(given, plan).Find();
 }
 
+int64_t LanesOfGroup(const Lanes& lanes, int num_instructions, int64_t num_iterations,
+                     int64_t num_threads) {
+  // In nanoseconds: a loop of less time has no groups, and an instruction takes as much for any
+  // number of lanes.
+  constexpr double kLeast = 60e3, kInstruction = 8;
+  constexpr int64_t kMostGroups = 8, kLine = 64;
+  const double once = kInstruction * num_instructions + lanes.shared_time;
+  const double work = lanes.divided_time;
+  if ((once + work) * static_cast<double>(num_iterations) < kLeast) return lanes.count;
+  // What all groups do again adds at most a quarter.
+  double num_groups = 1 + work / (4 * once);
+  if (num_threads > 0) {
+    const auto threads = static_cast<double>(num_threads);
+    const bool is_worth = once + work / threads < 0.75 * (once + work);
+    num_groups = std::min(2 * threads, std::max(num_groups, is_worth ? threads : 1));
+  } else {
+    num_groups = std::min<double>(num_groups, kMostGroups);
+  }
+  const auto most = std::min<int64_t>(static_cast<int64_t>(num_groups), lanes.count / 2);
+  if (most < 2) return lanes.count;
+  // Groups share no cache lines if they have enough lanes.
+  int64_t line = 1;
+  for (const int64_t stride : lanes.strides) {
+    if (stride > 0) line = std::max(line, (kLine + stride - 1) / stride);
+  }
+  int64_t size = (lanes.count + most - 1) / most;
+  if (2 * line <= lanes.count) size = (size + line - 1) / line * line;
+  return size;
+}
+
 ProgramSteps CutLanes(const ProgramSteps& given, const Lanes& lanes, int64_t count) {
   ProgramSteps result = given;
   // The bytes of a block from the first lane of a run of lanes to the first of the next run.

@@ -28,6 +28,11 @@ struct LoopPlan {
   std::vector<int> outputs;    // the array of each output
   std::vector<Use> uses;       // of each output
   std::vector<char> is_whole;  // by array: true if an iteration needs all of it
+
+  bool operator==(const LoopPlan& other) const {
+    return inputs == other.inputs && outputs == other.outputs && uses == other.uses &&
+           is_whole == other.is_whole;
+  }
 };
 
 // The lanes of a loop: equal parts of some arrays along one dimension each.
@@ -48,6 +53,11 @@ struct Lanes {
 
 // All kinds of lanes that a loop has, the one that divides most of an iteration's time first.
 std::vector<Lanes> FindLanes(const ProgramSteps& given, const LoopPlan& plan);
+
+// The lanes of each group but the last one, or all lanes where no groups are worth it. With
+// `num_threads` 0 the number follows from the loop alone.
+int64_t LanesOfGroup(const Lanes& lanes, int num_instructions, int64_t num_iterations,
+                     int64_t num_threads);
 
 // The steps for `count` neighbouring lanes, at least 2 of them. Blocks have these lanes alone, one
 // behind the other.

@@ -614,7 +614,10 @@ bool LoopRun::BindInput(int i, const TensorShape& shape, NativeLoop* loop) const
 bool LoopRun::BindOutput(int i, const Region::Array& value, NativeLoop* loop) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
-  if (output.mode == OutputMode::kLast) return true;
+  if (output.mode == OutputMode::kLast) {
+    if (output.result >= 0) loop->KeepResult(output.result);
+    return true;
+  }
   const tensorflow::DataType dtype = value.dtype;
   const TensorShape& shape = value.shape;
   if (output.mode == OutputMode::kSum) {
@@ -733,19 +736,15 @@ absl::Status LoopRun::RunNative(WholeBody* body, WholeBody* condition) {
 
 // Keeps what became of iterations from `begin` on.
 absl::Status LoopRun::FinishSkip(const WholeBody& body, int64_t begin, const NativeLoop& loop) {
-  const auto copy = [&](const Region::Array& array, const char* from,
-                        tensorflow::AllocatorAttributes attributes, Tensor* to) {
-    TF_RETURN_IF_ERROR(Allocate(ctx_, array.dtype, array.shape, to, attributes));
-    if (to->TotalBytes() > 0) std::memcpy(to->data(), from, to->TotalBytes());
-    return absl::OkStatus();
-  };
   // Any of them may be what another was at first. Without a condition the last ones are outputs, if
   // they are wanted at all.
   const bool are_wanted = iteration_ > begin && (!done_ || spec_.has_condition);
   std::vector<Tensor> states(are_wanted ? spec_.back_edges.size() : 0);
   for (size_t e = 0; e < states.size(); ++e) {
     const int p = spec_.back_edges[e].to;
-    TF_RETURN_IF_ERROR(copy(ArrayOf(body_, body, -1 - p), loop.StateAt(p), {}, &states[e]));
+    const Region::Array array = ArrayOf(body_, body, -1 - p);
+    TF_RETURN_IF_ERROR(Allocate(ctx_, array.dtype, array.shape, &states[e]));
+    loop.CopyState(p, states[e].TotalBytes(), Elements<char>(&states[e]));
   }
   for (size_t e = 0; e < states.size(); ++e) {
     const int p = spec_.back_edges[e].to;
@@ -762,8 +761,10 @@ absl::Status LoopRun::FinishSkip(const WholeBody& body, int64_t begin, const Nat
       if (IsFixed(source)) {
         state.tensor = frame_.parameters[-1 - source];
       } else {
-        TF_RETURN_IF_ERROR(Naming(output.label, copy(array, loop.ResultAt(output.result),
-                                                     ctx_->output_alloc_attr(i), &state.tensor)));
+        TF_RETURN_IF_ERROR(Naming(output.label, Allocate(ctx_, array.dtype, array.shape,
+                                                         &state.tensor,
+                                                         ctx_->output_alloc_attr(i))));
+        loop.CopyResult(output.result, state.tensor.TotalBytes(), Elements<char>(&state.tensor));
       }
     } else if (output.mode == OutputMode::kHistory && iteration_ > begin) {
       // Elements of the indices that have run.

@@ -1,11 +1,12 @@
 #include "cc/kernels/loops/native_loop.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "cc/compute/loops/blocks.h"
-#include "cc/compute/waiting.h"
 #include "cc/kernels/elements.h"
 
 namespace tf_ti {
@@ -15,27 +16,38 @@ using tensorflow::Tensor;
 namespace {
 
 template <typename T, typename S = T>
-void Add(const char* value, Tensor* sum) {
-  AddTo(sum->NumElements(), reinterpret_cast<const T*>(value), Elements<S>(sum));
+void Add(int64_t elements, const char* value, char* sum) {
+  AddTo(elements, reinterpret_cast<const T*>(value), reinterpret_cast<S*>(sum));
 }
 
-auto AddFunction(tensorflow::DataType dtype) -> void (*)(const char*, Tensor*) {
+using AddFunction = void (*)(int64_t, const char*, char*);
+// The functions that add a value to a sum, and a sum to a sum; null where the type has no sums.
+std::pair<AddFunction, AddFunction> AddFunctions(tensorflow::DataType dtype) {
   switch (dtype) {
     case tensorflow::DT_FLOAT:
-      return Add<float>;
+      return {Add<float>, Add<float>};
     case tensorflow::DT_DOUBLE:
-      return Add<double>;
+      return {Add<double>, Add<double>};
     case tensorflow::DT_HALF:
-      return Add<Eigen::half, float>;
+      return {Add<Eigen::half, float>, Add<float>};
     case tensorflow::DT_BFLOAT16:
-      return Add<Eigen::bfloat16, float>;
+      return {Add<Eigen::bfloat16, float>, Add<float>};
     case tensorflow::DT_INT32:
-      return Add<int32_t>;
+      return {Add<int32_t>, Add<int32_t>};
     case tensorflow::DT_INT64:
-      return Add<int64_t>;
+      return {Add<int64_t>, Add<int64_t>};
     default:
-      return nullptr;
+      return {nullptr, nullptr};
   }
+}
+
+// The environment's TF_TI_LANES: 0 for no groups, or the lanes of each group; -1 if it is not set.
+int64_t LanesInEnvironment() {
+  static const int64_t lanes = [] {
+    const char* const value = std::getenv("TF_TI_LANES");
+    return value == nullptr ? int64_t{-1} : std::max<int64_t>(std::atoll(value), 0);
+  }();
+  return lanes;
 }
 
 }  // namespace
@@ -45,9 +57,9 @@ NativeLoop::NativeLoop(WholeBody* body, int num_parameters, int64_t last_index, 
     : body_(*body),
       parallel_(parallel),
       num_parameters_(num_parameters),
-      order_{last_index, reverse},
-      values_(num_parameters, LoopValue::Fixed(nullptr, 0)),
       parameters_(num_parameters) {
+  plan_.order = {last_index, reverse};
+  plan_.values.assign(num_parameters, LoopValue::Fixed(nullptr, 0));
   std::iota(parameters_.begin(), parameters_.end(), 0);
   AddOutputs(body->region());
 }
@@ -55,7 +67,7 @@ NativeLoop::NativeLoop(WholeBody* body, int num_parameters, int64_t last_index, 
 void NativeLoop::AddOutputs(const Region& region) {
   for (const Region::Array& output : region.outputs) {
     const int64_t size = tensorflow::DataTypeSize(output.dtype);
-    values_.push_back(LoopValue::Made(output.shape.num_elements() * size));
+    plan_.values.push_back(LoopValue::Made(output.shape.num_elements() * size));
   }
 }
 
@@ -65,11 +77,11 @@ int NativeLoop::ValueOf(int result) const {
 }
 
 void NativeLoop::SetFixed(int parameter, const Tensor& tensor) {
-  values_[parameter] = LoopValue::Fixed(Elements<char>(tensor), tensor.TotalBytes());
+  plan_.values[parameter] = LoopValue::Fixed(Elements<char>(tensor), tensor.TotalBytes());
 }
 
 void NativeLoop::SetPieces(int parameter, const Walk& walk, int64_t bytes) {
-  values_[parameter] = LoopValue::Pieces(walk, bytes);
+  plan_.values[parameter] = LoopValue::Pieces(walk, bytes);
 }
 
 bool NativeLoop::SetHistory(int parameter, const History& history, tensorflow::DataType dtype,
@@ -80,147 +92,155 @@ bool NativeLoop::SetHistory(int parameter, const History& history, tensorflow::D
     addresses[k] = history.Find(k, dtype, shape);
     if (addresses[k] == nullptr && bytes > 0) return false;
   }
-  values_[parameter] = LoopValue::Listed(std::move(addresses), bytes);
+  plan_.values[parameter] = LoopValue::Listed(std::move(addresses), bytes);
   return true;
 }
 
 void NativeLoop::SetCondition(WholeBody* condition, const std::vector<int>& parameters) {
-  condition_ = condition;
-  condition_parameters_ = parameters;
-  first_of_condition_ = static_cast<int>(values_.size());
+  const int first_of_condition = static_cast<int>(plan_.values.size());
   AddOutputs(condition->region());
   const std::vector<int>& results = condition->body->whole;
   const auto value_of = [&](int result) {
     const int source = results[result];
-    return source >= 0 ? first_of_condition_ + source : parameters[-1 - source];
+    return source >= 0 ? first_of_condition + source : parameters[-1 - source];
   };
   const int num_given = static_cast<int>(results.size()) - 1;
   const int first_given = num_parameters_ - num_given;
   for (int k = 0; k < num_given; ++k) parameters_[first_given + k] = value_of(k + 1);
-  pointers_.Add(value_of(0), &goes_on_);
+  plan_.condition = {&condition->region(), &*condition->run, parameters, first_of_condition};
+  plan_.goes_on = value_of(0);
 }
 
 void NativeLoop::SetState(int parameter, int result, const Tensor& start) {
   const int source = ValueOf(result);
   if (source == parameter) return SetFixed(parameter, start);
-  values_[parameter] = LoopValue::State(source, Elements<char>(start), start.TotalBytes());
+  plan_.values[parameter] = LoopValue::State(source, Elements<char>(start), start.TotalBytes());
 }
 
 void NativeLoop::WriteResult(int result, const Walk& to) {
-  writes_.push_back({ValueOf(result), to});
+  plan_.writes.push_back({ValueOf(result), to});
 }
 
 void NativeLoop::WriteParameter(int parameter, const Walk& to) {
-  writes_.push_back({parameters_[parameter], to});
+  plan_.writes.push_back({parameters_[parameter], to});
 }
 
 bool NativeLoop::AddResult(int result, tensorflow::DataType dtype, Tensor* sum) {
   const int value = ValueOf(result);
-  const auto add = AddFunction(dtype);
-  const int64_t bytes = sum->NumElements() * tensorflow::DataTypeSize(dtype);
-  if (add == nullptr || values_[value].bytes() != bytes) return false;
-  sums_.push_back({value, add, sum});
+  const auto [add, add_sums] = AddFunctions(dtype);
+  const int64_t size = tensorflow::DataTypeSize(dtype), elements = sum->NumElements();
+  if (add == nullptr || plan_.values[value].bytes() != elements * size) return false;
+  plan_.sums.push_back({value, add, add_sums, elements, size,
+                        tensorflow::DataTypeSize(sum->dtype()), Elements<char>(sum)});
   return true;
 }
 
+void NativeLoop::KeepResult(int result) { kept_.push_back(ValueOf(result)); }
+
 int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>& is_stopped) {
-  FindHomes(begin);
-  FindPointers(end);
-  StartPrograms();
-  RunIterations(begin, end, is_stopped);
+  plan_.body = {&body_.region(), &*body_.run, parameters_, num_parameters_};
+  groups_ = FindGroups(begin, end);
+  if (groups_ != nullptr) {
+    if (groups_->Run(begin, end, parallel_, is_stopped)) {
+      has_ended_ = groups_->has_ended();
+      return now_ = groups_->now();
+    }
+    groups_.reset();
+    if (is_stopped()) return now_ = begin;
+  }
+  whole_.emplace(std::move(plan_), begin);
+  now_ = whole_->Run(end, parallel_, is_stopped);
+  has_ended_ = whole_->has_ended();
   return now_;
 }
 
-void NativeLoop::FindHomes(int64_t begin) {
-  homes_.emplace(std::move(values_), std::move(writes_), order_, begin);
-  homes_->WriteStarts();
-}
-
-void NativeLoop::FindPointers(int64_t end) {
-  FindPointersOf(parameters_, num_parameters_, &body_);
-  if (condition_ != nullptr) {
-    FindPointersOf(condition_parameters_, first_of_condition_, condition_);
-  }
-  FindCopies();
-  for (Sum& sum : sums_) pointers_.Add(sum.value, &sum.from);
-  pointers_.Start(&*homes_, end);
-}
-
-// The program's parameters are the values `parameters`.
-void NativeLoop::FindPointersOf(const std::vector<int>& parameters, int first_output,
-                                WholeBody* whole) {
-  const auto add = [&](int value, const std::vector<ProgramRun::Pointer>& pointers) {
-    for (const auto& [at, offset] : pointers) pointers_.Add(value, at, offset);
+// Tells which values are one array, by the number of the first: a state is what it was before.
+std::vector<int> NativeLoop::FindArrays() const {
+  std::vector<int> arrays(plan_.values.size());
+  std::iota(arrays.begin(), arrays.end(), 0);
+  const auto root = [&](int value) {
+    while (arrays[value] != value) value = arrays[value];
+    return value;
   };
-  RegionRun& run = *whole->run;
-  const Region& region = whole->region();
-  for (size_t i = 0; i < region.inputs.size(); ++i) {
-    const int p = region.inputs[i].source.index;
-    add(parameters[p], run->InputPointers(static_cast<int>(i)));
+  for (size_t v = 0; v < arrays.size(); ++v) {
+    const int source = plan_.values[v].source();
+    if (source >= 0) arrays[root(static_cast<int>(v))] = root(source);
   }
-  for (size_t i = 0; i < region.outputs.size(); ++i) {
-    const int number = static_cast<int>(i);
-    add(first_output + number, run->OutputPointers(number));
-  }
+  for (size_t v = 0; v < arrays.size(); ++v) arrays[v] = root(static_cast<int>(v));
+  return arrays;
 }
 
-void NativeLoop::FindCopies() {
-  // Pointers to elements of these do not change.
-  before_.reserve(homes_->reads().size());
-  after_.reserve(homes_->writes().size());
-  for (const int value : homes_->reads()) {
-    Copy& copy = before_.emplace_back(Copy{homes_->WalkOf(value), homes_->BytesOf(value)});
-    pointers_.Add(value, &copy.at);
+LoopPlan NativeLoop::PlanOfLanes(const std::vector<int>& arrays) const {
+  LoopPlan plan;
+  plan.is_whole.resize(arrays.size());
+  const Region& region = body_.region();
+  for (const Region::Array& input : region.inputs) {
+    plan.inputs.push_back(arrays[parameters_[input.source.index]]);
   }
-  for (const LoopWrite& write : homes_->writes()) {
-    Copy& copy = after_.emplace_back(Copy{write.to, homes_->BytesOf(write.value)});
-    pointers_.Add(write.value, &copy.at);
+  std::vector<bool> is_value(arrays.size(), false);
+  for (const LoopValue& value : plan_.values) {
+    if (value.source() >= 0) is_value[value.source()] = true;
   }
-}
-
-void NativeLoop::StartPrograms() {
-  for (WholeBody* const whole : {condition_, &body_}) {
-    if (whole == nullptr) continue;
-    RegionRun& run = *whole->run;
-    const Region& region = whole->region();
-    if (region.may_fail) run->SetOutput(static_cast<int>(region.outputs.size()), &fails_);
-    run.RunPrologueOnce();
+  for (const LoopWrite& write : plan_.writes) is_value[write.value] = true;
+  for (const int value : kept_) is_value[value] = true;
+  for (size_t o = 0; o < region.outputs.size(); ++o) {
+    const int value = num_parameters_ + static_cast<int>(o);
+    plan.outputs.push_back(arrays[value]);
+    plan.uses.push_back(is_value[value] ? LoopPlan::Use::kValue : LoopPlan::Use::kAdded);
   }
-}
-
-// Returns an estimate in nanoseconds, at least 1.
-int64_t NativeLoop::IterationTime() const {
-  int64_t time = 1 + body_.region().program->program().time();
-  if (condition_ != nullptr) time += condition_->region().program->program().time();
-  return time;
-}
-
-void NativeLoop::RunIterations(int64_t begin, int64_t end,
-                               const std::function<bool()>& is_stopped) {
-  constexpr int64_t kPatience = 50 * kMicrosecond;  // between two calls of is_stopped
-  const int64_t patience = std::max<int64_t>(1, kPatience / IterationTime());
-  now_ = begin;
-  while (!is_stopped()) {
-    for (const int64_t next = end - now_ > patience ? now_ + patience : end; now_ < next;) {
-      if (!RunIteration() || ++now_ == end) return;
-      pointers_.Next();
+  if (region.may_fail) {
+    plan.outputs.push_back(static_cast<int>(arrays.size()));
+    plan.uses.push_back(LoopPlan::Use::kFailure);
+    plan.is_whole.push_back(false);
+  }
+  if (plan_.condition.has_value()) {
+    const NativeProgram& condition = *plan_.condition;
+    for (const Region::Array& input : condition.region->inputs) {
+      plan.is_whole[arrays[condition.parameters[input.source.index]]] = true;
     }
+    for (size_t v = condition.first_output; v < arrays.size(); ++v) plan.is_whole[arrays[v]] = true;
+    plan.is_whole[arrays[plan_.goes_on]] = true;
   }
+  return plan;
 }
 
-// Runs the iteration. Returns false if it cannot, or if the condition is false.
-bool NativeLoop::RunIteration() {
-  const int64_t index = order_.Of(now_);
-  for (const Copy& copy : before_) copy.walk.Read(index, copy.bytes, copy.at);
-  if (condition_ != nullptr) {
-    if (!RunProgram(condition_)) return false;
-    has_ended_ = !*goes_on_;
-    if (has_ended_) return false;
+// The groups that run iterations in less time than all lanes at once, if there are any.
+std::unique_ptr<NativeGroups> NativeLoop::FindGroups(int64_t begin, int64_t end) const {
+  const int64_t given = LanesInEnvironment();
+  const int64_t iterations = end - begin;
+  const Program& program = plan_.body.run->program();
+  constexpr int64_t kLeast = 60000;  // nanoseconds; a loop of less time has no groups
+  const bool is_short = iterations < kLeast && iterations * program.time() < kLeast;
+  if (given == 0 || (given < 0 && is_short)) return nullptr;
+  const std::vector<int> arrays = FindArrays();
+  const std::shared_ptr<LanePrograms> programs =
+      body_.region().program->LanesFor(PlanOfLanes(arrays));
+  const Lanes* const lanes = programs->lanes();
+  if (lanes == nullptr) return nullptr;
+  NativeGroups::LanesOfValues of_values;
+  for (const int array : arrays) {
+    of_values.strides.push_back(lanes->array_strides[array]);
+    of_values.are_sums.push_back(false);
   }
-  if (!RunProgram(&body_)) return false;
-  for (const Copy& copy : after_) copy.walk.Write(index, copy.bytes, copy.at);
-  for (const Sum& sum : sums_) sum.add(sum.from, sum.sum);
-  return true;
+  for (size_t o = 0; o < body_.region().outputs.size(); ++o) {
+    of_values.are_sums[num_parameters_ + o] = lanes->is_sum[o];
+  }
+  // Sums over lanes depend on the groups, so these must not depend on how many threads there are.
+  const bool adds_lanes = std::any_of(plan_.sums.begin(), plan_.sums.end(), [&](const NativeSum& s) {
+    return of_values.are_sums[s.value];
+  });
+  const int64_t threads = adds_lanes ? 0 : parallel_->num_threads();
+  const int64_t size = given > 0 ? std::max<int64_t>(given, 2)
+                                 : LanesOfGroup(*lanes, program.num_instructions(), iterations,
+                                                threads);
+  if (size > lanes->count - 2) return nullptr;
+  return NativeGroups::Make(plan_, std::move(of_values), programs.get(), size);
+}
+
+void NativeLoop::CopyValue(int value, int64_t t, int64_t bytes, char* to) const {
+  if (bytes == 0) return;
+  if (groups_ != nullptr) return groups_->Copy(value, t, bytes, to);
+  std::memcpy(to, whole_->At(value, t), bytes);
 }
 
 }  // namespace tf_ti

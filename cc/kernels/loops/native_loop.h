@@ -5,21 +5,23 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "cc/compute/loops/homes.h"
-#include "cc/compute/loops/moving_pointers.h"
 #include "cc/compute/loops/walk.h"
+#include "cc/compute/program/lanes.h"
 #include "cc/kernels/loops/executor.h"
 #include "cc/kernels/loops/history.h"
+#include "cc/kernels/loops/native_groups.h"
+#include "cc/kernels/loops/native_part.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_ti {
 
 // Runs iterations once it knows the origins of all parameters and the uses of values: first a Set*
-// function is called for each parameter, then Write* and Add* functions, then Run. The file homes.h
-// tells where the values live.
+// function is called for each parameter, then Write*, Add* and Keep* functions, then Run. The file
+// homes.h tells where the values live.
 class NativeLoop {
  public:
   // Iteration t has index t, or `last_index` - t with `reverse`.
@@ -44,69 +46,45 @@ class NativeLoop {
   void WriteParameter(int parameter, const Walk& to);
   // Adds a result of a type to a sum of its shape. Returns false if the type has no sums.
   bool AddResult(int result, tensorflow::DataType dtype, tensorflow::Tensor* sum);
+  // CopyResult will ask for a result.
+  void KeepResult(int result);
 
   // Runs iterations from `begin` to before `end`, and returns the first that it has not run: `end`,
   // or an earlier one if it was stopped or the condition is false.
   int64_t Run(int64_t begin, int64_t end, const std::function<bool()>& is_stopped);
   // True if the condition is false.
   bool has_ended() const { return has_ended_; }
-  // The address of a state after Run.
-  const char* StateAt(int parameter) const { return homes_->At(parameter, now_); }
-  // The address of a result of the last iteration.
-  const char* ResultAt(int result) const { return homes_->At(ValueOf(result), now_ - 1); }
+  // Copies a state of so many bytes as it is after Run.
+  void CopyState(int parameter, int64_t bytes, char* to) const {
+    CopyValue(parameter, now_, bytes, to);
+  }
+  // Copies a result of the last iteration.
+  void CopyResult(int result, int64_t bytes, char* to) const {
+    CopyValue(ValueOf(result), now_ - 1, bytes, to);
+  }
 
  private:
-  struct Sum {
-    int value;
-    void (*add)(const char* value, tensorflow::Tensor* sum);
-    tensorflow::Tensor* sum;
-    char* from = nullptr;
-  };
-  // A copy of a piece from, or to, a walk.
-  struct Copy {
-    Walk walk;
-    int64_t bytes;
-    char* at = nullptr;  // the value's home
-  };
-
   void AddOutputs(const Region& region);
   int ValueOf(int result) const;
-
-  void FindHomes(int64_t begin);
-  void FindPointers(int64_t end);
-  void FindPointersOf(const std::vector<int>& parameters, int first_output, WholeBody* whole);
-  void FindCopies();
-  void StartPrograms();
-  int64_t IterationTime() const;
-  bool RunProgram(WholeBody* whole) {
-    (*whole->run)->Run(parallel_);
-    return !fails_;
-  }
-  void RunIterations(int64_t begin, int64_t end, const std::function<bool()>& is_stopped);
-  bool RunIteration();
+  std::vector<int> FindArrays() const;
+  LoopPlan PlanOfLanes(const std::vector<int>& arrays) const;
+  std::unique_ptr<NativeGroups> FindGroups(int64_t begin, int64_t end) const;
+  void CopyValue(int value, int64_t t, int64_t bytes, char* to) const;
 
   WholeBody& body_;
   Parallel* const parallel_;
-  WholeBody* condition_ = nullptr;
-  std::vector<int> condition_parameters_;
-  int first_of_condition_ = 0;  // the value of the condition's first output
   const int num_parameters_;
-  const IndexOrder order_;
-  // Parameters, then the outputs of the body's program, then the outputs of the condition's. Run
-  // moves them to homes_.
-  std::vector<LoopValue> values_;
+  // The values are parameters, then the outputs of the body's program, then the outputs of the
+  // condition's.
+  NativePlan plan_;
   std::vector<int> parameters_;  // for each parameter its value
-  std::vector<LoopWrite> writes_;
-  std::vector<Sum> sums_;
+  std::vector<int> kept_;        // values
 
-  std::optional<Homes> homes_;
-  MovingPointers pointers_;
-  std::vector<Copy> before_;  // copies before each iteration
-  std::vector<Copy> after_;
+  // What has run: groups of lanes, or all lanes at once.
+  std::unique_ptr<NativeGroups> groups_;
+  std::optional<NativePart> whole_;
   int64_t now_ = 0;  // the iteration, or the first that has not run
   bool has_ended_ = false;
-  char* goes_on_ = nullptr;
-  bool fails_ = false;
 };
 
 }  // namespace tf_ti

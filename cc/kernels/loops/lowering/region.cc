@@ -1,5 +1,6 @@
 #include "cc/kernels/loops/lowering/region.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <new>
 
@@ -27,6 +28,34 @@ void SharedProgram::GiveBack(std::unique_ptr<ProgramRun> run) {
   } catch (const std::bad_alloc&) {
     // Freed, as there is no place for it. A destructor gives it back, and may not throw.
   }
+}
+
+std::shared_ptr<LanePrograms> SharedProgram::LanesFor(const LoopPlan& plan) {
+  // Calls of one loop may want different outputs.
+  constexpr size_t kMostPlans = 4;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const std::shared_ptr<LanePrograms>& known : by_plan_) {
+    if (known->plan() == plan) return known;
+  }
+  if (by_plan_.size() == kMostPlans) by_plan_.erase(by_plan_.begin());
+  return by_plan_.emplace_back(std::make_shared<LanePrograms>(steps_, plan));
+}
+
+LanePrograms::LanePrograms(const ProgramSteps& steps, const LoopPlan& plan)
+    : steps_(steps), plan_(plan) {
+  const std::vector<Lanes> all = FindLanes(steps_, plan_);
+  if (!all.empty()) lanes_ = all[0];
+}
+
+std::shared_ptr<SharedProgram> LanePrograms::ProgramOf(int64_t count) {
+  constexpr size_t kMostCounts = 8;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (by_count_.size() == kMostCounts && by_count_.count(count) == 0) by_count_.clear();
+  std::shared_ptr<SharedProgram>& program = by_count_[count];
+  if (program == nullptr) {
+    program = std::make_shared<SharedProgram>(CutLanes(steps_, lanes_, count));
+  }
+  return program;
 }
 
 }  // namespace tf_ti

@@ -2,32 +2,62 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_REGION_H_
 #define TF_TI_CC_KERNELS_LOOPS_LOWERING_REGION_H_
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cc/compute/program/lanes.h"
 #include "cc/compute/program/program.h"
+#include "cc/compute/program/steps.h"
 #include "cc/kernels/loops/schedule.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace tf_ti {
 
+class LanePrograms;
+
 // A program, and runs of it that wait for the next loop.
 class SharedProgram {
  public:
-  explicit SharedProgram(const ProgramSteps& steps) : program_(steps) {}
+  explicit SharedProgram(const ProgramSteps& steps)
+      : steps_(WithoutDeadSteps(steps)), program_(steps_) {}
 
   const Program& program() const { return program_; }
   std::unique_ptr<ProgramRun> Take();
   void GiveBack(std::unique_ptr<ProgramRun> run);
+  // Programs of groups of lanes, for a loop that does as the plan says.
+  std::shared_ptr<LanePrograms> LanesFor(const LoopPlan& plan);
 
  private:
+  const ProgramSteps steps_;
   const Program program_;
-  std::mutex mutex_;  // guards idle_
+  std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<ProgramRun>> idle_;
+  std::vector<std::shared_ptr<LanePrograms>> by_plan_;
+};
+
+// The lanes of a loop, and programs of groups of them.
+class LanePrograms {
+ public:
+  LanePrograms(const ProgramSteps& steps, const LoopPlan& plan);
+
+  const LoopPlan& plan() const { return plan_; }
+  // Null if the loop has no lanes.
+  const Lanes* lanes() const { return lanes_.count > 0 ? &lanes_ : nullptr; }
+  // The program of `count` lanes.
+  std::shared_ptr<SharedProgram> ProgramOf(int64_t count);
+
+ private:
+  const ProgramSteps steps_;
+  const LoopPlan plan_;
+  Lanes lanes_;
+  std::mutex mutex_;  // guards by_count_
+  std::map<int64_t, std::shared_ptr<SharedProgram>> by_count_;
 };
 
 // Steps that are one program.
@@ -51,13 +81,16 @@ struct Region {
 // A run of a region's program, for one loop.
 class RegionRun {
  public:
-  explicit RegionRun(const Region& region) : program_(region.program), run_(program_->Take()) {}
+  explicit RegionRun(const Region& region) : RegionRun(region.program) {}
+  explicit RegionRun(std::shared_ptr<SharedProgram> program)
+      : program_(std::move(program)), run_(program_->Take()) {}
   ~RegionRun() {
     if (run_ != nullptr) program_->GiveBack(std::move(run_));
   }
   RegionRun(RegionRun&&) = default;
 
   ProgramRun* operator->() { return run_.get(); }
+  const Program& program() const { return program_->program(); }
   // Runs the prologue at the first call. Loop-invariant inputs are set before.
   void RunPrologueOnce() {
     if (std::exchange(prologue_waits_, false)) run_->RunPrologue();
