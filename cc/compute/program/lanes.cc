@@ -53,6 +53,9 @@ std::vector<StepLoop> LoopsOfStep(const Step& step) {
   return loops;
 }
 
+// Groups whose number does not depend on threads.
+constexpr int64_t kMostGroups = 8;
+
 // The extents of an array after all views of it are refined to common axes: see LaneFinder.
 struct Axis {
   int64_t stride;
@@ -457,12 +460,16 @@ class LaneFinder {
       }
       all.push_back(std::move(lanes));
     }
-    // The outermost in memory of those that divide as much.
+    const auto time = [](const Lanes& lanes) {
+      const auto num_groups = std::clamp<int64_t>(lanes.count / 2, 1, kMostGroups);
+      return lanes.shared_time + lanes.divided_time / static_cast<double>(num_groups);
+    };
+    // Where groups take the same time, the outermost lanes in memory come first.
     const auto spread = [](const Lanes& lanes) {
       return std::accumulate(lanes.strides.begin(), lanes.strides.end(), int64_t{0});
     };
     std::stable_sort(all.begin(), all.end(), [&](const Lanes& a, const Lanes& b) {
-      if (a.divided_time != b.divided_time) return a.divided_time > b.divided_time;
+      if (time(a) != time(b)) return time(a) < time(b);
       return spread(a) > spread(b);
     });
     return all;
@@ -488,11 +495,12 @@ int64_t LanesOfGroup(const Lanes& lanes, int num_instructions, int64_t num_itera
                      int64_t num_threads) {
   // In nanoseconds: a loop of less time has no groups, and an instruction takes as much for any
   // number of lanes.
-  constexpr double kLeast = 60e3, kInstruction = 8;
-  constexpr int64_t kMostGroups = 8, kLine = 64;
+  constexpr double kLeast = 250e3, kInstruction = 8;
+  constexpr int64_t kLine = 64;
   const double once = kInstruction * num_instructions + lanes.shared_time;
   const double work = lanes.divided_time;
-  if ((once + work) * static_cast<double>(num_iterations) < kLeast) return lanes.count;
+  const bool is_short = (once + work) * static_cast<double>(num_iterations) < kLeast;
+  if (is_short || num_threads == 1) return lanes.count;
   // What all groups do again adds at most a quarter.
   double num_groups = 1 + work / (4 * once);
   if (num_threads > 0) {

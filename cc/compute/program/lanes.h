@@ -51,7 +51,7 @@ struct Lanes {
   double shared_time = 0;
 };
 
-// All kinds of lanes that a loop has, the one that divides most of an iteration's time first.
+// All kinds of lanes that a loop has. First comes the one whose groups take the least time each.
 std::vector<Lanes> FindLanes(const ProgramSteps& given, const LoopPlan& plan);
 
 // The lanes of each group but the last one, or all lanes where no groups are worth it. With

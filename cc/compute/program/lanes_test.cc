@@ -486,6 +486,33 @@ TEST(Lanes, GathersAreCutByWhatTheyKeep) {
   Check(&loop, &random, {6, 5, 3});
 }
 
+Lanes LanesOf(int64_t count, int64_t stride, double divided, double shared = 0) {
+  Lanes lanes;
+  lanes.count = count;
+  lanes.strides = {0, stride};
+  lanes.divided_time = divided;
+  lanes.shared_time = shared;
+  return lanes;
+}
+
+TEST(Lanes, GroupsHaveWholeCacheLinesAndShareTheWork) {
+  // 1,024 lanes of 4 bytes, 10 us an iteration.
+  EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3), 4, 100, 2), 256);
+  EXPECT_EQ(LanesOfGroup(LanesOf(1000, 4, 10e3), 4, 100, 2), 256);
+  // Without threads the loop alone decides.
+  EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3), 4, 100, 0), 128);
+  // Few lanes need no whole lines.
+  EXPECT_EQ(LanesOfGroup(LanesOf(8, 4, 10e3), 4, 100, 2), 2);
+}
+
+TEST(Lanes, NoGroupsWhereTheyAreNotWorthIt) {
+  EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3), 4, 20, 2), 1024);         // a short loop
+  EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 100), 40, 100000, 2), 1024);     // much to do again
+  EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3, 30e3), 4, 100, 2), 1024);  // the same
+  EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3), 4, 100, 1), 1024);       // one thread
+  EXPECT_EQ(LanesOfGroup(LanesOf(3, 400, 10e3), 4, 100, 2), 3);           // no two groups of two
+}
+
 // A loop of random operations.
 void AddRandomBody(Loop* loop, Random* random) {
   const ElementType type = random->Pick(

@@ -7,6 +7,9 @@
 #include <optional>
 #include <utility>
 
+#include "tsl/profiler/lib/traceme.h"
+#include "tsl/profiler/lib/traceme_encode.h"
+
 namespace tf_ti {
 
 std::unique_ptr<NativeGroups> NativeGroups::Make(const NativePlan& plan, LanesOfValues lanes,
@@ -90,6 +93,13 @@ bool NativeGroups::Run(int64_t begin, int64_t end, Parallel* parallel,
   parallel->Run(static_cast<int64_t>(groups_.size()), [&](int64_t g) {
     if (is_over) return;
     Group& group = *groups_[g];
+    const tsl::profiler::TraceMe trace(
+        [&] {
+          return tsl::profiler::TraceMeEncode(
+              "TfTi>TensorIterator lanes",
+              {{"first", group.range.first}, {"size", group.range.size}});
+        },
+        tsl::profiler::kInfo);
     StartSums(&group);
     group.plan.body.run = group.body.get();
     if (group.plan.condition.has_value()) group.plan.condition->run = group.condition.get();

@@ -209,7 +209,7 @@ std::unique_ptr<NativeGroups> NativeLoop::FindGroups(int64_t begin, int64_t end)
   const int64_t given = LanesInEnvironment();
   const int64_t iterations = end - begin;
   const Program& program = plan_.body.run->program();
-  constexpr int64_t kLeast = 60000;  // nanoseconds; a loop of less time has no groups
+  constexpr int64_t kLeast = 200000;  // nanoseconds; a loop of less time has no groups
   const bool is_short = iterations < kLeast && iterations * program.time() < kLeast;
   if (given == 0 || (given < 0 && is_short)) return nullptr;
   const std::vector<int> arrays = FindArrays();

@@ -782,6 +782,8 @@ TEST(OneHot, SetsOneOfEachDepth) {
   const Array places = ListOf(kInt32, {2}), on = ScalarOf(kFloat, 1), off = ScalarOf(kFloat, 0);
   ExpectRefused(Node("OneHot"), {places, ScalarOf(kInt32, 3), on, off});
   ExpectRefused(Node("OneHot"), {places, Int(0), on, off});
+  ExpectRefused(Node("OneHot"), {places, Int(3), ListOf(kFloat, {1}), off});
+  ExpectRefused(Node("OneHot"), {places, Int(3), on, ListOf(kFloat, {0})});
   ExpectRefused(Node("OneHot"), {places, Int(kTooMany), on, off});
   ExpectRefused(Node("OneHot", "axis", 2), {places, Int(3), on, off});
 }
@@ -1420,6 +1422,8 @@ TEST(Views, SplitAndSplitV) {
   ExpectRefused(Node("Split", "num_split", 3), {ScalarOf(kInt32, 1), x});
   ExpectRefused(Node("Split", "num_split", 1), {Int(2), x});
   ExpectRefused(Node("SplitV"), {x, Ints({1, 2}), Int(1)});
+  ExpectRefused(Node("SplitV"), {x, Ints({-1}), Int(1)});
+  ExpectRefused(Node("SplitV"), {x, Int(6), Int(1)});
   ExpectRefused(Node("SplitV"), {x, Ints({5, 2}), Int(1)});
   ExpectRefused(Node("SplitV"), {x, Ints({-1, -1}), Int(1)});
   ExpectRefused(Node("SplitV"), {x, ListOf(kInt32, {3, 3}), Int(1)});

@@ -114,6 +114,7 @@ Outputs OneHot(LoweringContext& context, const NodeDef& node, const std::vector<
   TF_ASSIGN_OR_RETURN(const int dim,
                       DimOf(Attribute<int64_t>(node, "axis", -1), indices.rank() + 1));
   if (depth < 1) return Refused("a depth of ", depth);
+  if (on.rank() > 0 || off.rank() > 0) return Refused("an array in place of a number");
   TF_RETURN_IF_ERROR(CheckCount(depth));
   TF_RETURN_IF_ERROR(CheckCount(indices.count() * depth));
   Dims places(depth);

@@ -149,7 +149,10 @@ Outputs Split(LoweringContext& context, const NodeDef& node, const std::vector<L
 Outputs SplitV(LoweringContext& context, const NodeDef&, const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(const View view, context.ViewOf(inputs[0]));
   TF_ASSIGN_OR_RETURN(Dims sizes, Integers(inputs[1]));
+  // TensorFlow's inference of shapes ends the process where they are known and no vector.
+  if (DimsOf(inputs[1]).size() != 1) return Refused("sizes that are no vector");
   TF_ASSIGN_OR_RETURN(const int dim, DimOf(inputs[2], view.rank()));
+  if (sizes == Dims{-1}) return Refused("one part whose size is not told");
   int64_t rest = view.dims[dim];
   int64_t* unknown = nullptr;
   for (int64_t& size : sizes) {

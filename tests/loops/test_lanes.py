@@ -1,0 +1,57 @@
+"""Loops whose lanes run in groups give what all lanes at once give.
+
+A sum over lanes differs by the order of its terms. Everything else has the same bits.
+"""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+PROGRAM = pathlib.Path(__file__).with_name("lanes_program.py")
+# Gradients of what lanes share, which no iteration reads: sums over lanes.
+SUMS = ("elementwise of", "innermost of", "a_gradient_of_what_lanes_share")
+# Loops without lanes: a condition reads all, or transposes mix them.
+UNDIVIDED = ("a_symmetric_sum", "a_condition_of_the_lanes")
+
+pytestmark = pytest.mark.needs_cpu_kernels
+
+
+def run_with(lanes, threads, run_python, folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("TF_TI_LANES", str(lanes))
+        patch.setenv("TF_TI_PROGRAM", "always")
+        result = run_python(PROGRAM, folder / "results.npz", threads, cwd=folder)
+    assert result.returncode == 0, result.stderr[-3000:]
+    groups = dict(line.split(" ", 1)[::-1] for line in result.stdout.splitlines())
+    return np.load(folder / "results.npz"), {name: int(count) for name, count in groups.items()}
+
+
+@pytest.fixture(scope="module")
+def undivided(run_python, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        return run_with(0, 1, run_python, tmp_path_factory.mktemp("undivided"), patch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes, threads", [(2, 1), (2, 8), (4, 3), (32, 2)])
+def test_groups_give_what_all_lanes_give(
+    lanes, threads, undivided, run_python, tmp_path, monkeypatch
+):
+    expected, no_groups = undivided
+    found, groups = run_with(lanes, threads, run_python, tmp_path, monkeypatch)
+    assert found.files == expected.files
+    assert not any(no_groups.values())
+    for name in found.files:
+        a, e = found[name], expected[name]
+        if name.startswith(SUMS) and a.dtype.kind == "f":
+            wide = {"float16": 2e-2, "bfloat16": 5e-2}
+            rtol = next((bound for dtype, bound in wide.items() if dtype in name), 2e-4)
+            np.testing.assert_allclose(a, e, rtol=rtol, atol=rtol, err_msg=name)
+        else:
+            np.testing.assert_array_equal(a, e, err_msg=name)
+    if lanes == 2:
+        # A program of which one lane fails runs again with all lanes, and kernels say what failed.
+        few = ("1 lanes", "3 lanes", "fails")
+        names = {name for name in groups if not any(part in name for part in few)}
+        assert {name for name in names if groups[name] == 0} == set(UNDIVIDED)
