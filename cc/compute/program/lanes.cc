@@ -91,7 +91,7 @@ class LaneFinder {
   struct Array {
     int64_t bytes = 0;
     int64_t element = 0;
-    bool is_odd = false;  // elements of several sizes
+    bool is_odd = false;       // elements of several sizes
     std::set<int64_t> points;  // strides of axes, among them perhaps some that fit no others
     std::vector<Axis> axes;    // the innermost first
   };

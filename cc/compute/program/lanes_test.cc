@@ -69,9 +69,7 @@ class Loop {
     std::vector<std::vector<Array>> values;
   };
 
-  Results RunWhole() const {
-    return Run(steps_, nullptr, 0, 0);
-  }
+  Results RunWhole() const { return Run(steps_, nullptr, 0, 0); }
   // All lanes, in groups of `size`, of which the last has those that are left.
   Results RunGroups(const Lanes& lanes, int64_t size) const {
     Results all;
@@ -90,9 +88,8 @@ class Loop {
       if (stride == 0) continue;
       for (std::vector<char>& values : inputs_[i].values) {
         const std::vector<char> others = Values(inputs_[i].type, inputs_[i].dims);
-        ForParts(values.size(), stride, lanes.count, lane, 1, [&](int64_t at, int64_t, int64_t n) {
-          std::memcpy(&values[at], &others[at], n);
-        });
+        ForParts(values.size(), stride, lanes.count, lane, 1,
+                 [&](int64_t at, int64_t, int64_t n) { std::memcpy(&values[at], &others[at], n); });
       }
     }
   }
@@ -334,8 +331,8 @@ TEST(Lanes, RowsOfACellAreLanesAndUnitsAreNot) {
   const View w = loop.AddInput(kFloat, {5, 5}, /*stays=*/true);
   const View bias = loop.AddInput(kFloat, {5}, /*stays=*/true);
   const View product = *loop.builder.Multiply(h, w);
-  const View next = *loop.builder.Apply(
-      Operation::kTanh, {*loop.builder.Apply(Operation::kAdd, {product, bias})});
+  const View next = *loop.builder.Apply(Operation::kTanh,
+                                        {*loop.builder.Apply(Operation::kAdd, {product, bias})});
   loop.SetState(0, next);
   Check(&loop, &random, {6});
 }
@@ -360,14 +357,16 @@ TEST(Lanes, SumsOverLanesThatAreOnlyAddedUpAreSumsOfGroups) {
     loop.SetState(0, *loop.builder.Multiply(dh, w));
     const View dw = *loop.builder.Multiply(x.Transpose({1, 0}), dh);
     const View db = loop.builder.Reduce(Operation::kSum, dh, 0, kFloat)->WithoutDim(0);
-    loop.Add(*loop.builder.Apply(Operation::kAdd, {dw, *loop.builder.Apply(Operation::kNeg, {dw})}));
+    loop.Add(
+        *loop.builder.Apply(Operation::kAdd, {dw, *loop.builder.Apply(Operation::kNeg, {dw})}));
     loop.Add(dw);
     if (is_written) {
       loop.Write(db);
     } else {
       loop.Add(db);
     }
-    const std::vector<int64_t> counts = is_written ? std::vector<int64_t>() : std::vector<int64_t>{6};
+    const std::vector<int64_t> counts =
+        is_written ? std::vector<int64_t>() : std::vector<int64_t>{6};
     // The rows of dw are lanes too, but the other way round: of x's columns.
     std::vector<int64_t> found = CountsOf(loop.Find());
     EXPECT_EQ(std::count(found.begin(), found.end(), 6), static_cast<int64_t>(counts.size()));
@@ -412,8 +411,8 @@ TEST(Lanes, WhatMixesLanesLeavesNone) {
       },
       [](Loop* loop, const View& h) {
         const View most = *loop->builder.Reduce(Operation::kMax, h, 0, kFloat);
-        return *loop->builder.Apply(
-            Operation::kSub, {h, *loop->builder.Reduce(Operation::kMax, most, 1, kFloat)});
+        return *loop->builder.Apply(Operation::kSub,
+                                    {h, *loop->builder.Reduce(Operation::kMax, most, 1, kFloat)});
       },
   };
   for (const auto& mix : mixes) {
@@ -509,8 +508,8 @@ TEST(Lanes, NoGroupsWhereTheyAreNotWorthIt) {
   EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3), 4, 20, 2), 1024);         // a short loop
   EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 100), 40, 100000, 2), 1024);     // much to do again
   EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3, 30e3), 4, 100, 2), 1024);  // the same
-  EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3), 4, 100, 1), 1024);       // one thread
-  EXPECT_EQ(LanesOfGroup(LanesOf(3, 400, 10e3), 4, 100, 2), 3);           // no two groups of two
+  EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3), 4, 100, 1), 1024);        // one thread
+  EXPECT_EQ(LanesOfGroup(LanesOf(3, 400, 10e3), 4, 100, 2), 3);            // no two groups of two
 }
 
 // A loop of random operations.

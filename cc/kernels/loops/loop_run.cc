@@ -761,9 +761,9 @@ absl::Status LoopRun::FinishSkip(const WholeBody& body, int64_t begin, const Nat
       if (IsFixed(source)) {
         state.tensor = frame_.parameters[-1 - source];
       } else {
-        TF_RETURN_IF_ERROR(Naming(output.label, Allocate(ctx_, array.dtype, array.shape,
-                                                         &state.tensor,
-                                                         ctx_->output_alloc_attr(i))));
+        TF_RETURN_IF_ERROR(Naming(
+            output.label,
+            Allocate(ctx_, array.dtype, array.shape, &state.tensor, ctx_->output_alloc_attr(i))));
         loop.CopyResult(output.result, state.tensor.TotalBytes(), Elements<char>(&state.tensor));
       }
     } else if (output.mode == OutputMode::kHistory && iteration_ > begin) {

@@ -52,7 +52,8 @@ class NativeGroups {
     std::unique_ptr<NativePart> part;
   };
 
-  NativeGroups(const NativePlan& plan, LanesOfValues lanes) : plan_(plan), lanes_(std::move(lanes)) {}
+  NativeGroups(const NativePlan& plan, LanesOfValues lanes)
+      : plan_(plan), lanes_(std::move(lanes)) {}
   bool Divide(Group* group) const;
   void StartSums(Group* group) const;
   void FinishSums(const Group& group) const;

@@ -226,13 +226,13 @@ std::unique_ptr<NativeGroups> NativeLoop::FindGroups(int64_t begin, int64_t end)
     of_values.are_sums[num_parameters_ + o] = lanes->is_sum[o];
   }
   // Sums over lanes depend on the groups, so these must not depend on how many threads there are.
-  const bool adds_lanes = std::any_of(plan_.sums.begin(), plan_.sums.end(), [&](const NativeSum& s) {
-    return of_values.are_sums[s.value];
-  });
+  const bool adds_lanes =
+      std::any_of(plan_.sums.begin(), plan_.sums.end(),
+                  [&](const NativeSum& s) { return of_values.are_sums[s.value]; });
   const int64_t threads = adds_lanes ? 0 : parallel_->num_threads();
-  const int64_t size = given > 0 ? std::max<int64_t>(given, 2)
-                                 : LanesOfGroup(*lanes, program.num_instructions(), iterations,
-                                                threads);
+  const int64_t size = given > 0
+                           ? std::max<int64_t>(given, 2)
+                           : LanesOfGroup(*lanes, program.num_instructions(), iterations, threads);
   if (size > lanes->count - 2) return nullptr;
   return NativeGroups::Make(plan_, std::move(of_values), programs.get(), size);
 }
