@@ -375,3 +375,57 @@ def test_an_array_far_longer_than_its_loop_stays_a_list():
     (op,) = (op for op in concrete.graph.get_operations() if op.type.startswith("TfTi>"))
     assert b"stack" not in op.get_attr("output_mode")
     assert concrete(tf.constant(0.0)) == 4.0
+
+
+# --- bodies whose results wait for effects -------------------------------------------------------
+
+FACTOR = tf.Variable(0.5, dtype=tf.float64)
+SUM = tf.Variable(0.0, dtype=tf.float64)
+
+
+@tf.function
+def of_a_variable(x):
+    return tf.tanh(x) * FACTOR
+
+
+def checked(x):
+    tf.debugging.assert_less(x, tf.constant(100.0, tf.float64))
+    return tf.tanh(x)
+
+
+def added_up(x):
+    SUM.assign_add(tf.reduce_sum(x))
+    return x * SUM
+
+
+@pytest.mark.parametrize("step", [of_a_variable, checked, added_up])
+def test_a_loop_counts_though_its_results_wait_for_effects(step):
+    def run(loop, x):
+        SUM.assign(0.0)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            k, s = loop(lambda k, s: k < 4, lambda k, s: (k + 1, step(x[k]) + tf.sin(s)), (0, x[0]))
+            values = tf.cast(k, tf.float64) * s
+        return values, tape.gradient(values, x), SUM.read_value()
+
+    expected = tf.function(run)(tf.while_loop, X)
+    for found in (tf.function(run)(tf_ti.while_loop, X), run(tf_ti.while_loop, X)):
+        for a, e in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, e, rtol=1e-12)
+    call = tf.function(lambda x: run(tf_ti.while_loop, x)).get_concrete_function(X)
+    assert "counted" in str(tf_ti.explain(call))
+
+
+def test_an_assert_that_only_results_wait_for_is_an_effect():
+    def body(k, s, x):
+        check = tf.debugging.Assert(x[k, 0] < 0.0, [k])
+        with tf.control_dependencies([check]):
+            return tf.identity(k + 1), s + x[k]
+
+    @tf.function
+    def run(x):
+        return tf_ti.while_loop(lambda k, s: k < 4, lambda k, s: body(k, s, x), (0, x[0]))
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="assertion failed"):
+        run(tf.abs(X))
+    run(-tf.abs(X) - 1.0)

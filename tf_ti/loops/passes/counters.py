@@ -8,6 +8,7 @@ Only a loop that has tensors of as many elements gets another one: others may go
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes.analysis import Counts, without_identity
 from tf_ti.loops.passes.step import Mention, Note, Step
 from tf_ti.loops.traced import TracedLoop
+from tf_ti.loops.tracing.graphs import only_does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +73,9 @@ def split(loop: TracedLoop) -> Step | None:
 
 def added(loop: TracedLoop, result: int, parameter: int) -> int | None:
     """What each iteration adds to a state, if it is a counter."""
-    (value, *_), made = loop.part.parameters[parameter], without_identity(loop.part.results[result])
+    (value, *_), made = loop.part.parameters[parameter], loop.part.results[result]
+    while made.op.type == "Identity" and _runs_anyway(loop, made.op.control_inputs):
+        made = made.op.inputs[0]
     is_scalar = value.shape.rank == made.shape.rank == loop.tensors[parameter].shape.rank == 0
     if not (is_scalar and value.dtype.is_integer and made.op.type in ("Add", "AddV2", "Sub")):
         return None
@@ -83,6 +87,23 @@ def added(loop: TracedLoop, result: int, parameter: int) -> int | None:
     known = None if number is None else _known(loop, number)
     # Integers wrap around, so a number of int64 does as much.
     return None if known is None else (sign * int(known) + 2**63) % 2**64 - 2**63
+
+
+def _runs_anyway(loop: TracedLoop, operations: Sequence[tf.Operation]) -> bool:
+    """True if the effects of operations do not depend on who waits for these.
+
+    TensorFlow lets the results of a function wait for all that must run in it, an Assert say.
+    """
+    effects, stack, seen = set(loop.part.graph.control_outputs), list(operations), set()
+    while stack:
+        op = stack.pop()
+        if op in effects or op in seen:
+            continue
+        if op.type != "NoOp" and not only_does(op, _tf.READS):
+            return False
+        seen.add(op)
+        stack += op.control_inputs
+    return True
 
 
 def _known(loop: TracedLoop, number: tf.Tensor) -> Any:
