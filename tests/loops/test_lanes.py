@@ -1,6 +1,6 @@
-"""Loops whose lanes run in groups give what all lanes at once give.
+"""Groups of lanes give the same results as all lanes at once.
 
-A sum over lanes differs by the order of its terms. Everything else has the same bits.
+A sum over lanes differs by the order of its terms. All other results have the same bits.
 """
 
 import pathlib
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 PROGRAM = pathlib.Path(__file__).with_name("lanes_program.py")
-# Gradients of what lanes share, which no iteration reads: sums over lanes.
+# Gradients of arrays that all lanes share: these are sums over lanes.
 SUMS = ("elementwise of", "innermost of", "a_gradient_of_what_lanes_share")
 # Loops without lanes: a condition reads all, or transposes mix them.
 UNDIVIDED = ("a_symmetric_sum", "a_condition_of_the_lanes")
@@ -51,7 +51,7 @@ def test_groups_give_what_all_lanes_give(
         else:
             np.testing.assert_array_equal(a, e, err_msg=name)
     if lanes == 2:
-        # A program of which one lane fails runs again with all lanes, and kernels say what failed.
+        # Where one lane fails all lanes run again, and TensorFlow's kernel reports the failure.
         few = ("1 lanes", "3 lanes", "fails")
         names = {name for name in groups if not any(part in name for part in few)}
         assert {name for name in names if groups[name] == 0} == set(UNDIVIDED)

@@ -122,7 +122,7 @@ class LaneFinder {
     }
   }
 
-  // Where one view takes together what another view tells apart, both have the finer axes.
+  // Gives all views of an array the same axes: one view may merge dimensions of another view.
   void RefineAxes() {
     for (const Step& step : given_.steps) {
       for (const View& view : step.views) {
@@ -221,6 +221,17 @@ class LaneFinder {
     return found;
   }
 
+  // True if the dimensions whose strides are less than `size` reach no element of the next, or of
+  // the last, `size` bytes.
+  static bool StaysWithin(const View& view, int64_t size) {
+    int64_t first = view.offset % size, last = first;
+    for (int d = 0; d < view.rank(); ++d) {
+      const int64_t stride = view.strides[d];
+      if (std::abs(stride) < size) (stride < 0 ? first : last) += stride * (view.dims[d] - 1);
+    }
+    return first >= 0 && last < size;
+  }
+
   // Marks the axes of which a view has parts, and not each element once.
   void MarkPartsOf(const View& view) {
     std::map<int64_t, int> times;  // by stride
@@ -229,10 +240,10 @@ class LaneFinder {
       const std::vector<Axis> along = AxesAlong(view, d);
       for (const Axis& axis : along) ++times[axis.stride];
       if (!along.empty()) continue;
-      // A part that begins in the middle may end in the next of an outer axis.
-      const int64_t begin = std::abs(view.strides[d]);
       for (const Axis& axis : ArrayOf(view).axes) {
-        if (axis.stride * axis.extent > begin) Mark(axis);
+        if (axis.stride * axis.extent <= std::abs(view.strides[d])) continue;
+        Mark(axis);
+        if (StaysWithin(view, axis.stride * axis.extent)) break;
       }
     }
     for (const Axis& axis : ArrayOf(view).axes) {
@@ -257,7 +268,8 @@ class LaneFinder {
       }
       return;
     }
-    // Turns of the inner axes: 1, then those that all operands have.
+    // For each number of turns of the inner axes, the number of operands that have an axis end
+    // there.
     std::map<int64_t, size_t> times;
     for (const std::vector<Axis>& axes : along) {
       int64_t turns = 1;
@@ -271,9 +283,6 @@ class LaneFinder {
         segment.push_back(axis);
         turns *= axis.extent;
         if (times[turns] < along.size()) continue;
-        if (segment.size() > 1) {
-          for (const Axis& inner : segment) Mark(inner);
-        }
         std::vector<Axis>& all = segments[turns];
         all.insert(all.end(), segment.begin(), segment.end());
         segment.clear();
@@ -312,7 +321,7 @@ class LaneFinder {
     }
   }
 
-  // The classes of what a step reduces.
+  // The classes of the axes that a step reduces.
   std::set<int> ReducedBy(const Step& step) {
     std::set<int> classes;
     for (const StepLoop& loop : LoopsOfStep(step)) {
@@ -334,7 +343,8 @@ class LaneFinder {
     if (!may_be_sum && operation != Operation::kAny) MarkClasses(ReducedBy(step));
   }
 
-  // Two axes of an array, or two loops of a step, that go with each other have a diagonal.
+  // Two axes of an array that go with each other have a diagonal. Each step has an array with all
+  // of its loops.
   void MarkRepeated() {
     for (const Array& array : arrays_) {
       std::set<int> seen;
@@ -342,23 +352,11 @@ class LaneFinder {
         if (!seen.insert(ClassOf(axis)).second) Mark(axis);
       }
     }
-    for (const Step& step : given_.steps) {
-      std::set<int> seen;
-      for (const StepLoop& loop : LoopsOfStep(step)) {
-        std::set<int> classes;
-        for (const auto& [k, d] : loop.operands) {
-          for (const Axis& axis : AxesAlong(step.views[k], d)) classes.insert(ClassOf(axis));
-        }
-        for (const int node : classes) {
-          if (!seen.insert(node).second) is_marked_[node] = true;
-        }
-      }
-    }
   }
 
-  // Sums over lanes may only be added up, to each other and over iterations, and what tells that a
-  // lane failed may only tell that any failed. Marks the classes of other uses. Returns true if
-  // classes were marked that were not.
+  // A sum over lanes may be added to other such sums, and over iterations. A bool that tells
+  // whether a lane failed may be joined with other such bools. Marks the classes of all other uses,
+  // and returns true if a class was not marked before.
   bool MarkSums() {
     const size_t before = NumMarked();
     sums_.assign(arrays_.size(), {});
@@ -404,8 +402,8 @@ class LaneFinder {
                                   std::inserter(*all, all->end()));
   }
 
-  // The classes over which a result is a sum, those of which it tells a failure, and those that a
-  // step must not read so.
+  // Finds the classes over which a step's result is a sum, the classes of which the result tells a
+  // failure, and the classes whose sums or failures the step uses in another way.
   void FindSums(const Step& step, std::set<int>* sums, std::set<int>* failures,
                 std::set<int>* bad) {
     const Operation operation = step.operation;

@@ -1,8 +1,8 @@
 // Lanes: the independent rows of a loop whose body is a program.
 //
-// Most bodies do the same for many rows: sentences of a batch, series, particles. Such a row is a
-// lane if its iterations read nothing that another lane computes. Groups of lanes may then run all
-// iterations each, one group after the other or at the same time.
+// Most bodies do the same for many rows: sentences of a batch, series, particles. A row is a lane
+// if its iterations read no value that another row computes. A group of lanes may run all
+// iterations before, or while, another group runs them.
 #ifndef TF_TI_CC_COMPUTE_PROGRAM_LANES_H_
 #define TF_TI_CC_COMPUTE_PROGRAM_LANES_H_
 
@@ -38,8 +38,8 @@ struct LoopPlan {
 // The lanes of a loop: equal parts of some arrays along one dimension each.
 struct Lanes {
   int64_t count = 0;
-  // By block of the program, and by array of the plan: the bytes from a lane to the next. 0 for
-  // what all lanes share.
+  // By block of the program, and by array of the plan: the bytes from a lane to the next. The
+  // stride is 0 for a block, or an array, that all lanes share.
   std::vector<int64_t> strides;
   std::vector<int64_t> array_strides;
   // By output: true if the output is a sum over lanes, or tells whether any lane failed. A group's

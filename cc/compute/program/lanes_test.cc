@@ -25,8 +25,8 @@ using Use = LoopPlan::Use;
 
 constexpr int kIterations = 3;
 
-// A loop with the values of its arrays. The kinds of inputs: a state, which an output becomes; a
-// piece of each iteration; and what stays. An output that is no state is written, or added up.
+// A loop with the values of its arrays. An input is a state, or a piece of each iteration, or stays
+// the same. An output is the next value of a state, or is written, or is added up.
 class Loop {
  public:
   explicit Loop(Random* random) : random_(random) {}
@@ -46,7 +46,7 @@ class Loop {
   View AddConstant(ElementType type, const Dims& dims) {
     return builder.AddConstant(type, dims, Values(type, dims).data());
   }
-  // Makes a view what an input is in the next iteration.
+  // Makes a view the value of an input in the next iteration.
   void SetState(int input, const View& next) {
     AddOutput(next, Use::kValue, plan_.inputs[input]);
     inputs_[input].output = static_cast<int>(outputs_.size()) - 1;
@@ -70,7 +70,7 @@ class Loop {
   };
 
   Results RunWhole() const { return Run(steps_, nullptr, 0, 0); }
-  // All lanes, in groups of `size`, of which the last has those that are left.
+  // Runs all lanes, in groups of `size`. The last group has the lanes that are left.
   Results RunGroups(const Lanes& lanes, int64_t size) const {
     Results all;
     for (int64_t first = 0; first < lanes.count;) {
@@ -220,7 +220,7 @@ class Loop {
     }
   }
 
-  // Puts what a group gave where all lanes are.
+  // Copies the results of a group into the results of all lanes.
   void Join(const Lanes& lanes, int64_t first, int64_t count, const Results& group,
             Results* all) const {
     all->values.resize(outputs_.size());
@@ -259,8 +259,8 @@ class Loop {
   ProgramSteps steps_;
 };
 
-// Expects that groups of any size give what all lanes give: the same bits, but of sums. Two runs of
-// a sum over lanes differ by the order of the terms.
+// Expects that groups of any size give the same bits as all lanes at once. A sum over lanes may
+// differ by the order of its terms.
 void ExpectSameByGroups(Loop* loop, Random* random, const std::vector<Lanes>& all) {
   const Loop::Results whole = loop->RunWhole();
   for (const Lanes& lanes : all) {
@@ -386,6 +386,19 @@ TEST(Lanes, ASumThatMeetsAnotherNumberIsNoSumOfGroups) {
   }
 }
 
+TEST(Lanes, PartsOfAnArrayOfWhichOneIsASumLeaveNoLanes) {
+  Random random(15);
+  Loop loop(&random);
+  const View x = loop.AddInput(kFloat, {6, 1});
+  const View y = loop.AddInput(kFloat, {1, 1});
+  const View both = loop.builder.AddResult(kFloat, {2, 1});
+  const View sum = *loop.builder.Reduce(Operation::kSum, x, 0, kFloat);
+  loop.builder.CopyInto(sum, both.Slice(0, 0, 1, 1));
+  loop.builder.CopyInto(y, both.Slice(0, 1, 1, 1));
+  loop.Add(both);
+  Check(&loop, &random, {});
+}
+
 TEST(Lanes, WhatMixesLanesLeavesNone) {
   Random random(6);
   const std::vector<std::function<View(Loop*, const View&)>> mixes = {
@@ -423,6 +436,44 @@ TEST(Lanes, WhatMixesLanesLeavesNone) {
   }
 }
 
+// Rows stay lanes where features are sliced, rolled, reversed and joined.
+TEST(Lanes, PartsOfFeaturesLeaveRowsLanes) {
+  Random random(13);
+  const std::vector<std::function<View(Loop*, const View&)>> parts = {
+      [](Loop* loop, const View& h) {
+        return *loop->builder.Apply(Operation::kMul, {h.Slice(1, 0, 3, 1), h.Slice(1, 2, 3, 1)});
+      },
+      [](Loop* loop, const View& h) { return loop->builder.Contiguous(h.Slice(1, 4, 5, -1)); },
+      [](Loop* loop, const View& h) {
+        const View to = loop->builder.AddResult(kFloat, h.dims);
+        loop->builder.CopyInto(h.Slice(1, 1, 4, 1), to.Slice(1, 0, 4, 1));
+        loop->builder.CopyInto(h.Slice(1, 0, 1, 1), to.Slice(1, 4, 1, 1));
+        return to;
+      },
+      [](Loop* loop, const View& h) {
+        return loop->builder.Contiguous(h.Slice(1, 3, 1, 1).WithoutDim(1));
+      },
+  };
+  for (const auto& part : parts) {
+    Loop loop(&random);
+    const View h = loop.AddInput(kFloat, {6, 5});
+    loop.Write(part(&loop, h));
+    loop.SetState(0, *loop.builder.Apply(Operation::kTanh, {h}));
+    Check(&loop, &random, {6});
+  }
+}
+
+// A slice that begins within one row and is reshaped to rows reads two rows at once.
+TEST(Lanes, RowsThatASliceCutsApartAreNoLanes) {
+  Random random(14);
+  Loop loop(&random);
+  const View h = loop.AddInput(kFloat, {2, 8, 4});
+  const View shifted = h.Reshape({64}).Slice(0, 2, 32, 1).Reshape({8, 4});
+  loop.Write(*loop.builder.Apply(Operation::kNeg, {shifted}));
+  loop.SetState(0, *loop.builder.Apply(Operation::kTanh, {h}));
+  Check(&loop, &random, {});
+}
+
 // x[:, :, None] * x[:, None, :] has a diagonal in its last two dimensions, and lanes in its first.
 TEST(Lanes, OuterProductsAreCutByTheirBatchAlone) {
   Random random(7);
@@ -451,6 +502,26 @@ TEST(Lanes, AFailureOfAnyLaneIsOneOfAll) {
   const View any = *loop.builder.Reduce(Operation::kAny, x, 0, ElementType::kBool);
   loop.Write(*loop.builder.Apply(Operation::kLogicalNot, {x}));
   loop.SetFailure(*loop.builder.Apply(Operation::kLogicalOr, {any, y}));
+  Check(&loop, &random, {6});
+}
+
+TEST(Lanes, WhetherAnyLaneFailsIsNoResult) {
+  Random random(16);
+  Loop loop(&random);
+  const View x = loop.AddInput(ElementType::kBool, {6, 1});
+  loop.Write(*loop.builder.Reduce(Operation::kAny, x, 0, ElementType::kBool));
+  Check(&loop, &random, {});
+}
+
+TEST(Lanes, ArraysThatAreReadFlatHaveTheAxesOfOtherArrays) {
+  Random random(17);
+  Loop loop(&random);
+  const View h = loop.AddInput(kFloat, {6, 5});
+  const View x = loop.AddInput(kFloat, {6, 5});
+  const View flat = *loop.builder.Apply(Operation::kAdd, {h.Reshape({30}), x.Reshape({30})});
+  const View most = *loop.builder.Reduce(Operation::kMax, flat.Reshape({6, 5}), 1, kFloat);
+  loop.Write(most);
+  loop.SetState(0, flat.Reshape({6, 5}));
   Check(&loop, &random, {6});
 }
 

@@ -33,17 +33,20 @@ std::unique_ptr<NativeGroups> NativeGroups::Make(const NativePlan& plan, LanesOf
   return made;
 }
 
-// Makes the group's plan of that of all lanes.
+// Makes the group's plan. The sums are still the sums of all lanes: see StartSums.
 bool NativeGroups::Divide(Group* group) const {
   const LaneRange& range = group->range;
-  group->plan = plan_;
+  group->plan.sums = plan_.sums;
+  group->plan.order = plan_.order;
+  group->plan.body = plan_.body;
+  group->plan.condition = plan_.condition;
+  group->plan.goes_on = plan_.goes_on;
   for (size_t v = 0; v < plan_.values.size(); ++v) {
     std::optional<LoopValue> part =
         range.PartOf(plan_.values[v], lanes_.strides[v], &group->copies);
     if (!part.has_value()) return false;
-    group->plan.values[v] = *std::move(part);
+    group->plan.values.push_back(*std::move(part));
   }
-  group->plan.writes.clear();
   for (const LoopWrite& write : plan_.writes) {
     if (range.first > 0 && IsOfFirst(write.value)) continue;
     const std::optional<Walk> walk =
@@ -54,8 +57,8 @@ bool NativeGroups::Divide(Group* group) const {
   return true;
 }
 
-// A group adds to memory of its own: a sum over lanes begins with 0, any other one with what there
-// is.
+// Gives a group its own memory for sums. A sum over lanes begins with 0; any other sum begins with
+// the values that it has before the loop.
 void NativeGroups::StartSums(Group* group) const {
   const LaneRange& range = group->range;
   for (NativeSum& sum : group->plan.sums) {

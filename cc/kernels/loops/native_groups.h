@@ -26,8 +26,8 @@ class NativeGroups {
     std::vector<char> are_sums;
   };
 
-  // Groups of `size` lanes, of which the last has those that are left. Null if values do not lie so
-  // that groups can have parts of them.
+  // Makes groups of `size` lanes; the last group has the lanes that are left. Returns null if
+  // blocks of some value cut lanes apart.
   static std::unique_ptr<NativeGroups> Make(const NativePlan& plan, LanesOfValues lanes,
                                             LanePrograms* programs, int64_t size);
 

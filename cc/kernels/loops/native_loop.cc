@@ -154,7 +154,8 @@ int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>&
   return now_;
 }
 
-// Tells which values are one array, by the number of the first: a state is what it was before.
+// For each value, a number that it shares with the values that become it, or that it becomes, in
+// later iterations: they are one array.
 std::vector<int> NativeLoop::FindArrays() const {
   std::vector<int> arrays(plan_.values.size());
   std::iota(arrays.begin(), arrays.end(), 0);
@@ -207,14 +208,17 @@ LoopPlan NativeLoop::PlanOfLanes(const std::vector<int>& arrays) const {
 // The groups that run iterations in less time than all lanes at once, if there are any.
 std::unique_ptr<NativeGroups> NativeLoop::FindGroups(int64_t begin, int64_t end) const {
   const int64_t given = LanesInEnvironment();
-  const int64_t iterations = end - begin;
+  // A condition ends many loops early: fixed points and Newton's method.
+  constexpr int64_t kExpected = 32;
+  const int64_t iterations =
+      plan_.condition.has_value() ? std::min(end - begin, kExpected) : end - begin;
   const Program& program = plan_.body.run->program();
-  constexpr int64_t kLeast = 200000;  // nanoseconds; a loop of less time has no groups
-  const bool is_short = iterations < kLeast && iterations * program.time() < kLeast;
-  if (given == 0 || (given < 0 && is_short)) return nullptr;
+  // Saves the look at lanes; LanesOfGroup knows better.
+  constexpr double kLeast = 200e3;  // nanoseconds
+  const bool is_short = static_cast<double>(iterations) * (1 + program.time()) < kLeast;
+  if (given == 0 || (given < 0 && is_short) || body_.region().lanes == nullptr) return nullptr;
   const std::vector<int> arrays = FindArrays();
-  const std::shared_ptr<LanePrograms> programs =
-      body_.region().program->LanesFor(PlanOfLanes(arrays));
+  const std::shared_ptr<LanePrograms> programs = body_.region().lanes->For(PlanOfLanes(arrays));
   const Lanes* const lanes = programs->lanes();
   if (lanes == nullptr) return nullptr;
   NativeGroups::LanesOfValues of_values;

@@ -157,6 +157,7 @@ class BodyCompiler {
     Region region;
     region.name = "program: (0 ops)";
     region.program = std::make_shared<SharedProgram>(ProgramSteps());
+    region.lanes = std::make_shared<RegionLanes>(ProgramSteps());
     return AddUnitOf(std::move(region));
   }
 
@@ -235,8 +236,11 @@ class BodyCompiler {
   }
 
   void FindWhole() {
-    if (body_.units.size() != 1 || body_.units[0].region < 0) return;
-    if (!schedule_.constant_results.empty()) return;
+    if (body_.units.size() != 1 || body_.units[0].region < 0 ||
+        !schedule_.constant_results.empty()) {
+      for (Region& each : body_.regions) each.lanes.reset();
+      return;
+    }
     const Region& region = body_.regions[0];
     std::vector<int> whole;
     const auto set = [&whole](const std::vector<int>& results, int source) {

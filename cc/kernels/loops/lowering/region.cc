@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <utility>
 
 namespace tf_ti {
 
@@ -30,8 +31,7 @@ void SharedProgram::GiveBack(std::unique_ptr<ProgramRun> run) {
   }
 }
 
-std::shared_ptr<LanePrograms> SharedProgram::LanesFor(const LoopPlan& plan) {
-  // Calls of one loop may want different outputs.
+std::shared_ptr<LanePrograms> RegionLanes::For(const LoopPlan& plan) {
   constexpr size_t kMostPlans = 4;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const std::shared_ptr<LanePrograms>& known : by_plan_) {
@@ -41,9 +41,9 @@ std::shared_ptr<LanePrograms> SharedProgram::LanesFor(const LoopPlan& plan) {
   return by_plan_.emplace_back(std::make_shared<LanePrograms>(steps_, plan));
 }
 
-LanePrograms::LanePrograms(const ProgramSteps& steps, const LoopPlan& plan)
-    : steps_(steps), plan_(plan) {
-  const std::vector<Lanes> all = FindLanes(steps_, plan_);
+LanePrograms::LanePrograms(std::shared_ptr<const ProgramSteps> steps, const LoopPlan& plan)
+    : steps_(std::move(steps)), plan_(plan) {
+  const std::vector<Lanes> all = FindLanes(*steps_, plan_);
   if (!all.empty()) lanes_ = all[0];
 }
 
@@ -53,7 +53,7 @@ std::shared_ptr<SharedProgram> LanePrograms::ProgramOf(int64_t count) {
   if (by_count_.size() == kMostCounts && by_count_.count(count) == 0) by_count_.clear();
   std::shared_ptr<SharedProgram>& program = by_count_[count];
   if (program == nullptr) {
-    program = std::make_shared<SharedProgram>(CutLanes(steps_, lanes_, count));
+    program = std::make_shared<SharedProgram>(CutLanes(*steps_, lanes_, count));
   }
   return program;
 }

@@ -19,32 +19,25 @@
 
 namespace tf_ti {
 
-class LanePrograms;
-
 // A program, and runs of it that wait for the next loop.
 class SharedProgram {
  public:
-  explicit SharedProgram(const ProgramSteps& steps)
-      : steps_(WithoutDeadSteps(steps)), program_(steps_) {}
+  explicit SharedProgram(const ProgramSteps& steps) : program_(steps) {}
 
   const Program& program() const { return program_; }
   std::unique_ptr<ProgramRun> Take();
   void GiveBack(std::unique_ptr<ProgramRun> run);
-  // Programs of groups of lanes, for a loop that does as the plan says.
-  std::shared_ptr<LanePrograms> LanesFor(const LoopPlan& plan);
 
  private:
-  const ProgramSteps steps_;
   const Program program_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards idle_
   std::vector<std::unique_ptr<ProgramRun>> idle_;
-  std::vector<std::shared_ptr<LanePrograms>> by_plan_;
 };
 
 // The lanes of a loop, and programs of groups of them.
 class LanePrograms {
  public:
-  LanePrograms(const ProgramSteps& steps, const LoopPlan& plan);
+  LanePrograms(std::shared_ptr<const ProgramSteps> steps, const LoopPlan& plan);
 
   const LoopPlan& plan() const { return plan_; }
   // Null if the loop has no lanes.
@@ -53,11 +46,26 @@ class LanePrograms {
   std::shared_ptr<SharedProgram> ProgramOf(int64_t count);
 
  private:
-  const ProgramSteps steps_;
+  const std::shared_ptr<const ProgramSteps> steps_;
   const LoopPlan plan_;
   Lanes lanes_;
   std::mutex mutex_;  // guards by_count_
   std::map<int64_t, std::shared_ptr<SharedProgram>> by_count_;
+};
+
+// The lanes of the loops that a program's steps are the body of. Loops of one body may want
+// different outputs.
+class RegionLanes {
+ public:
+  explicit RegionLanes(const ProgramSteps& steps)
+      : steps_(std::make_shared<const ProgramSteps>(WithoutDeadSteps(steps))) {}
+
+  std::shared_ptr<LanePrograms> For(const LoopPlan& plan);
+
+ private:
+  const std::shared_ptr<const ProgramSteps> steps_;
+  std::mutex mutex_;  // guards by_plan_
+  std::vector<std::shared_ptr<LanePrograms>> by_plan_;
 };
 
 // Steps that are one program.
@@ -73,6 +81,8 @@ struct Region {
   std::vector<Array> inputs;
   std::vector<Array> outputs;
   std::shared_ptr<SharedProgram> program;
+  // Null where the region may be less than a whole body.
+  std::shared_ptr<RegionLanes> lanes;
   // The program has one more output, a bool. Where the bool is true kernels must run the steps
   // instead.
   bool may_fail = false;

@@ -122,6 +122,7 @@ absl::StatusOr<Region> RegionLowering::Finish(const std::vector<int>& outputs) {
   if (failure_.has_value()) context_.builder().AddOutput(*failure_);
   region.may_fail = failure_.has_value();
   region.program = std::make_shared<SharedProgram>(context_.builder().steps());
+  region.lanes = std::make_shared<RegionLanes>(context_.builder().steps());
   return region;
 }
 
