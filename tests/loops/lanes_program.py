@@ -190,6 +190,14 @@ def a_gradient_of_what_lanes_share(h, s, x):
     return with_gradients(lambda h, s, x: tf_ti.scan(f, (h * s, s), x), h, s, x)
 
 
+for dtype in (tf.float16, tf.bfloat16):
+    zeros = draw(1, COUNT, 9, 5, 3) * 1e-30  # zeros of both signs
+    CASES[f"the sign of a largest zero, {dtype.name}"] = (
+        functools.partial(by_scan, lambda h, x: tf.reduce_max(x * tf.exp(h)[:, None], 1)),
+        (draw(2, 9, 3, dtype=dtype), tf.cast(zeros, dtype)),
+    )
+
+
 def groups_of(call):
     """Calls a function, and tells in how many groups its loops have run."""
     with tempfile.TemporaryDirectory() as folder:
@@ -211,8 +219,11 @@ def main():
     for name, (function, arrays) in CASES.items():
         call = functools.partial(tf.function(function), *arrays)
         try:
-            for _ in range(CALLS):
+            first = [np.asarray(value) for value in tf.nest.flatten(call())]
+            for _ in range(CALLS - 1):
                 results = call()
+                for a, b in zip(first, tf.nest.flatten(results), strict=True):
+                    assert a.tobytes() == np.asarray(b).tobytes(), f"{name}: calls differ"
             for i, value in enumerate(tf.nest.flatten(results)):
                 value = tf.convert_to_tensor(value)
                 wide = value.dtype in (tf.float16, tf.bfloat16)

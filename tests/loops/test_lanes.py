@@ -11,8 +11,13 @@ import pytest
 PROGRAM = pathlib.Path(__file__).with_name("lanes_program.py")
 # Gradients of arrays that all lanes share: these are sums over lanes.
 SUMS = ("elementwise of", "innermost of", "a_gradient_of_what_lanes_share")
-# Loops without lanes: a condition reads all, or transposes mix them.
-UNDIVIDED = ("a_symmetric_sum", "a_condition_of_the_lanes")
+# Loops without lanes: a condition reads all, transposes mix them, or places tell the zero.
+UNDIVIDED = (
+    "a_symmetric_sum",
+    "a_condition_of_the_lanes",
+    "the sign of a largest zero, float16",
+    "the sign of a largest zero, bfloat16",
+)
 
 pytestmark = pytest.mark.needs_cpu_kernels
 
@@ -20,7 +25,6 @@ pytestmark = pytest.mark.needs_cpu_kernels
 def run_with(lanes, threads, run_python, folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("TF_TI_LANES", str(lanes))
-        patch.setenv("TF_TI_PROGRAM", "always")
         result = run_python(PROGRAM, folder / "results.npz", threads, cwd=folder)
     assert result.returncode == 0, result.stderr[-3000:]
     groups = dict(line.split(" ", 1)[::-1] for line in result.stdout.splitlines())
@@ -50,6 +54,7 @@ def test_groups_give_what_all_lanes_give(
             np.testing.assert_allclose(a, e, rtol=rtol, atol=rtol, err_msg=name)
         else:
             np.testing.assert_array_equal(a, e, err_msg=name)
+            assert a.tobytes() == e.tobytes(), name
     if lanes == 2:
         # Where one lane fails all lanes run again, and TensorFlow's kernel reports the failure.
         few = ("1 lanes", "3 lanes", "fails")

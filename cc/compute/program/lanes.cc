@@ -341,6 +341,8 @@ class LaneFinder {
     const Operation operation = step.operation;
     const bool may_be_sum = operation == Operation::kSum || operation == Operation::kMatMul;
     if (!may_be_sum && operation != Operation::kAny) MarkClasses(ReducedBy(step));
+    if (!DependsOnPlaces(step)) return;
+    for (const Axis& axis : ArrayOf(step.views[0]).axes) Mark(axis);
   }
 
   // Two axes of an array that go with each other have a diagonal. Each step has an array with all

@@ -399,6 +399,21 @@ TEST(Lanes, PartsOfAnArrayOfWhichOneIsASumLeaveNoLanes) {
   Check(&loop, &random, {});
 }
 
+// The sign of a zero that is the largest half precision number of a column depends on its place.
+TEST(Lanes, ExtremesOfColumnsOfHalvesLeaveNoLanes) {
+  Random random(18);
+  for (const ElementType type : {ElementType::kHalf, ElementType::kBFloat16, kFloat}) {
+    Loop loop(&random);
+    const View x = loop.AddInput(type, {6, 4, 3});
+    loop.Write(*loop.builder.Reduce(Operation::kMax, x, 1, type));
+    Check(&loop, &random, type == kFloat ? std::vector<int64_t>{6, 3} : std::vector<int64_t>());
+    Loop rows(&random);
+    const View y = rows.AddInput(type, {6, 4});
+    rows.Write(*rows.builder.Reduce(Operation::kMin, y, 1, type));
+    Check(&rows, &random, {6});
+  }
+}
+
 TEST(Lanes, WhatMixesLanesLeavesNone) {
   Random random(6);
   const std::vector<std::function<View(Loop*, const View&)>> mixes = {

@@ -24,6 +24,11 @@ bool AreDots(const View& left, const View& right) {
          (right.dims[2] == 1 || right.strides[2] != size);
 }
 
+bool DependsOnPlaces(const ProgramSteps::Step& step) {
+  const bool is_extreme = step.operation == Operation::kMax || step.operation == Operation::kMin;
+  return is_extreme && IsHalf(step.from) && step.views[0].dims[2] > 1;
+}
+
 ProgramSteps WithoutDeadSteps(const ProgramSteps& given) {
   using Storage = ProgramSteps::Storage;
   std::vector<bool> is_read(given.blocks.size());

@@ -49,6 +49,10 @@ struct ProgramSteps {
 // and the right factor's columns lie apart.
 bool AreDots(const View& left, const View& right);
 
+// True if elements of a result depend on their places in the whole result, so that a step for a
+// part gives other elements: which of two zeros is the largest half precision number of a column.
+bool DependsOnPlaces(const ProgramSteps::Step& step);
+
 // The steps on which outputs depend. Constants that no step reads become empty.
 ProgramSteps WithoutDeadSteps(const ProgramSteps& given);
 

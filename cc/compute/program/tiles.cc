@@ -37,6 +37,7 @@ Step Flattened(Step step) {
 
 // The dimension of each operand that is cut. Empty if there is none.
 std::vector<int> FindDims(const Step& step) {
+  if (DependsOnPlaces(step)) return {};
   const View& result = step.views[0];
   int first = 0;
   while (first < result.rank() && result.dims[first] == 1) ++first;

@@ -706,7 +706,7 @@ absl::Status LoopRun::SkipAhead() {
     }
     has_skipped_ = true;
     // A condition's loop goes on with more memory.
-    num_skips_ = spec_.has_condition && !is_stopped_ ? 0 : kMostSkips;
+    num_skips_ = runs_on_ || (spec_.has_condition && !is_stopped_) ? 0 : kMostSkips;
   }
   return absl::OkStatus();
 }
@@ -728,7 +728,8 @@ absl::Status LoopRun::RunNative(WholeBody* body, WholeBody* condition) {
     iteration_ = loop.Run(begin, end, [this] {
       return ctx_->cancellation_manager() != nullptr && ctx_->cancellation_manager()->IsCancelled();
     });
-    is_stopped_ = iteration_ < end;
+    runs_on_ = loop.runs_on();
+    is_stopped_ = iteration_ < end && !runs_on_;
     done_ = iteration_ == count() || loop.has_ended();
   }
   return FinishSkip(*body, begin, loop);

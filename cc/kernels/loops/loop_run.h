@@ -143,6 +143,7 @@ class LoopRun {
   int num_skips_ = 0;  // that have been tried
   bool has_skipped_ = false;
   bool is_stopped_ = false;  // the last of them ended before it had to
+  bool runs_on_ = false;     // the last of them leaves iterations for another one
   int num_stepped_ = 0;      // iterations, one after the other
   bool has_flown_ = false;   // or will not
 };

@@ -88,6 +88,15 @@ void NativeGroups::FinishSums(const Group& group) const {
   }
 }
 
+int64_t NativeGroups::RunGroup(Group* group, int64_t begin, int64_t end,
+                               const std::function<bool()>& stops) const {
+  StartSums(group);
+  group->plan.body.run = group->body.get();
+  if (group->plan.condition.has_value()) group->plan.condition->run = group->condition.get();
+  group->part = std::make_unique<NativePart>(std::move(group->plan), begin);
+  return group->part->Run(end, nullptr, stops);
+}
+
 bool NativeGroups::Run(int64_t begin, int64_t end, Parallel* parallel,
                        const std::function<bool()>& is_stopped) {
   std::atomic<bool> is_over{false};
@@ -103,11 +112,12 @@ bool NativeGroups::Run(int64_t begin, int64_t end, Parallel* parallel,
               {{"first", group.range.first}, {"size", group.range.size}});
         },
         tsl::profiler::kInfo);
-    StartSums(&group);
-    group.plan.body.run = group.body.get();
-    if (group.plan.condition.has_value()) group.plan.condition->run = group.condition.get();
-    group.part = std::make_unique<NativePart>(std::move(group.plan), begin);
-    ends[g] = group.part->Run(end, nullptr, stops);
+    try {
+      ends[g] = RunGroup(&group, begin, end, stops);
+    } catch (...) {
+      is_over = true;  // for want of memory
+      throw;
+    }
     const bool is_done = ends[g] == end || group.part->has_ended();
     if (!is_done || group.part->has_failed()) is_over = true;
   });

@@ -56,6 +56,8 @@ class NativeGroups {
       : plan_(plan), lanes_(std::move(lanes)) {}
   bool Divide(Group* group) const;
   void StartSums(Group* group) const;
+  int64_t RunGroup(Group* group, int64_t begin, int64_t end,
+                   const std::function<bool()>& stops) const;
   void FinishSums(const Group& group) const;
   bool IsOfFirst(int value) const { return lanes_.strides[value] == 0 && !lanes_.are_sums[value]; }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "cc/compute/loops/blocks.h"
 #include "cc/kernels/elements.h"
 
@@ -41,11 +42,14 @@ std::pair<AddFunction, AddFunction> AddFunctions(tensorflow::DataType dtype) {
   }
 }
 
-// The environment's TF_TI_LANES: 0 for no groups, or the lanes of each group; -1 if it is not set.
+// The environment's TF_TI_LANES: 0 for no groups, or the lanes of each group; -1 for any other
+// value.
 int64_t LanesInEnvironment() {
   static const int64_t lanes = [] {
     const char* const value = std::getenv("TF_TI_LANES");
-    return value == nullptr ? int64_t{-1} : std::max<int64_t>(std::atoll(value), 0);
+    int64_t number = -1;
+    const bool is_number = value != nullptr && absl::SimpleAtoi(value, &number);
+    return is_number && (number == 0 || number >= 2) ? number : int64_t{-1};
   }();
   return lanes;
 }
@@ -139,7 +143,16 @@ void NativeLoop::KeepResult(int result) { kept_.push_back(ValueOf(result)); }
 
 int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>& is_stopped) {
   plan_.body = {&body_.region(), &*body_.run, parameters_, num_parameters_};
-  groups_ = FindGroups(begin, end);
+  const std::optional<Division> division = Divide(begin, end);
+  if (division.has_value() && division->adds_lanes && begin == 0) {
+    // In the first call of a shape the first iteration has run before there are groups. Its sums
+    // are the same in all calls if it never runs in groups.
+    runs_on_ = end > 1;
+    return RunWhole(0, 1, is_stopped);
+  }
+  if (division.has_value()) {
+    groups_ = NativeGroups::Make(plan_, division->lanes, division->programs.get(), division->size);
+  }
   if (groups_ != nullptr) {
     if (groups_->Run(begin, end, parallel_, is_stopped)) {
       has_ended_ = groups_->has_ended();
@@ -148,9 +161,14 @@ int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>&
     groups_.reset();
     if (is_stopped()) return now_ = begin;
   }
+  return RunWhole(begin, end, is_stopped);
+}
+
+int64_t NativeLoop::RunWhole(int64_t begin, int64_t end, const std::function<bool()>& is_stopped) {
   whole_.emplace(std::move(plan_), begin);
   now_ = whole_->Run(end, parallel_, is_stopped);
   has_ended_ = whole_->has_ended();
+  runs_on_ = runs_on_ && now_ == end;
   return now_;
 }
 
@@ -205,40 +223,41 @@ LoopPlan NativeLoop::PlanOfLanes(const std::vector<int>& arrays) const {
   return plan;
 }
 
-// The groups that run iterations in less time than all lanes at once, if there are any.
-std::unique_ptr<NativeGroups> NativeLoop::FindGroups(int64_t begin, int64_t end) const {
-  const int64_t given = LanesInEnvironment();
+// Tells how groups run iterations in less time than all lanes at once, if they do.
+std::optional<NativeLoop::Division> NativeLoop::Divide(int64_t begin, int64_t end) const {
   // A condition ends many loops early: fixed points and Newton's method.
   constexpr int64_t kExpected = 32;
-  const int64_t iterations =
-      plan_.condition.has_value() ? std::min(end - begin, kExpected) : end - begin;
+  const int64_t given = LanesInEnvironment();
+  // The first iteration does not count: it may have run already.
+  const int64_t rest = end - std::max<int64_t>(begin, 1);
+  const int64_t iterations = plan_.condition.has_value() ? std::min(rest, kExpected) : rest;
   const Program& program = plan_.body.run->program();
   // Saves the look at lanes; LanesOfGroup knows better.
   constexpr double kLeast = 200e3;  // nanoseconds
   const bool is_short = static_cast<double>(iterations) * (1 + program.time()) < kLeast;
-  if (given == 0 || (given < 0 && is_short) || body_.region().lanes == nullptr) return nullptr;
+  const bool is_off = given == 0 || (given < 0 && is_short);
+  if (is_off || iterations < 1 || body_.region().lanes == nullptr) return std::nullopt;
   const std::vector<int> arrays = FindArrays();
-  const std::shared_ptr<LanePrograms> programs = body_.region().lanes->For(PlanOfLanes(arrays));
-  const Lanes* const lanes = programs->lanes();
-  if (lanes == nullptr) return nullptr;
-  NativeGroups::LanesOfValues of_values;
+  Division division;
+  division.programs = body_.region().lanes->For(PlanOfLanes(arrays));
+  const Lanes* const lanes = division.programs->lanes();
+  if (lanes == nullptr) return std::nullopt;
   for (const int array : arrays) {
-    of_values.strides.push_back(lanes->array_strides[array]);
-    of_values.are_sums.push_back(false);
+    division.lanes.strides.push_back(lanes->array_strides[array]);
+    division.lanes.are_sums.push_back(false);
   }
   for (size_t o = 0; o < body_.region().outputs.size(); ++o) {
-    of_values.are_sums[num_parameters_ + o] = lanes->is_sum[o];
+    division.lanes.are_sums[num_parameters_ + o] = lanes->is_sum[o];
   }
-  // Sums over lanes depend on the groups, so these must not depend on how many threads there are.
-  const bool adds_lanes =
+  division.adds_lanes =
       std::any_of(plan_.sums.begin(), plan_.sums.end(),
-                  [&](const NativeSum& s) { return of_values.are_sums[s.value]; });
-  const int64_t threads = adds_lanes ? 0 : parallel_->num_threads();
-  const int64_t size = given > 0
-                           ? std::max<int64_t>(given, 2)
-                           : LanesOfGroup(*lanes, program.num_instructions(), iterations, threads);
-  if (size > lanes->count - 2) return nullptr;
-  return NativeGroups::Make(plan_, std::move(of_values), programs.get(), size);
+                  [&](const NativeSum& sum) { return division.lanes.are_sums[sum.value]; });
+  // Sums over lanes depend on the groups, so these must not depend on how many threads there are.
+  const int64_t threads = division.adds_lanes ? 0 : parallel_->num_threads();
+  division.size =
+      given > 0 ? given : LanesOfGroup(*lanes, program.num_instructions(), iterations, threads);
+  if (division.size > lanes->count - 2) return std::nullopt;
+  return division;
 }
 
 void NativeLoop::CopyValue(int value, int64_t t, int64_t bytes, char* to) const {

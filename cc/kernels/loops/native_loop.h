@@ -50,10 +50,12 @@ class NativeLoop {
   void KeepResult(int result);
 
   // Runs iterations from `begin` to before `end`, and returns the first that it has not run: `end`,
-  // or an earlier one if it was stopped or the condition is false.
+  // or an earlier one if it was stopped, the condition is false, or another loop is to run on.
   int64_t Run(int64_t begin, int64_t end, const std::function<bool()>& is_stopped);
   // True if the condition is false.
   bool has_ended() const { return has_ended_; }
+  // True if another NativeLoop is to run the iterations that are left.
+  bool runs_on() const { return runs_on_; }
   // Copies a state of so many bytes as it is after Run.
   void CopyState(int parameter, int64_t bytes, char* to) const {
     CopyValue(parameter, now_, bytes, to);
@@ -64,11 +66,20 @@ class NativeLoop {
   }
 
  private:
+  // How lanes run in groups.
+  struct Division {
+    std::shared_ptr<LanePrograms> programs;
+    NativeGroups::LanesOfValues lanes;
+    int64_t size = 0;  // of a group
+    bool adds_lanes = false;
+  };
+
   void AddOutputs(const Region& region);
   int ValueOf(int result) const;
   std::vector<int> FindArrays() const;
   LoopPlan PlanOfLanes(const std::vector<int>& arrays) const;
-  std::unique_ptr<NativeGroups> FindGroups(int64_t begin, int64_t end) const;
+  std::optional<Division> Divide(int64_t begin, int64_t end) const;
+  int64_t RunWhole(int64_t begin, int64_t end, const std::function<bool()>& is_stopped);
   void CopyValue(int value, int64_t t, int64_t bytes, char* to) const;
 
   WholeBody& body_;
@@ -85,6 +96,7 @@ class NativeLoop {
   std::optional<NativePart> whole_;
   int64_t now_ = 0;  // the iteration, or the first that has not run
   bool has_ended_ = false;
+  bool runs_on_ = false;
 };
 
 }  // namespace tf_ti
