@@ -435,7 +435,7 @@ def test_an_update_in_a_map_is_an_error(name):
     def f(ids):
         def step(carry, i):
             update(tf.IndexedSlices(tf.ones([1, 1]), i[None]))
-            return carry + 1, carry
+            return carry + i, carry  # a state that only counts leaves the loop, and the map with it
 
         return tf_ti.scan(step, 0, ids)[0]
 
