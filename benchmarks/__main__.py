@@ -17,6 +17,7 @@ import time
 FAMILIES = (
     "loops",
     "bodies",
+    "lanes",
     "short_loops",
     "accelerate",
     "heavy",

@@ -60,6 +60,23 @@ def run(quick: bool) -> Iterator[harness.Table]:
         yield from _tables(kind, repeats, burst)
 
 
+def _for_rows(loop: Callable) -> Callable:
+    """The loop; mapped over its rows where the body is one row's."""
+
+    def call(body: Body, init, xs):
+        if not body.is_mapped:
+            return loop(body, init, xs)
+        init_of_one, xs_of_one = tf.nest.map_structure(lambda x: x[0], (body.init, body.xs))
+        one = Body(body.f, init_of_one, xs_of_one, body.has_gradient)
+
+        def of_row(row):
+            return [t for t in tf.nest.flatten(loop(one, *row)) if t is not None]
+
+        return tf.vectorized_map(of_row, (init, xs))
+
+    return call
+
+
 def _scan(body: Body, init, xs):
     return tf_ti.scan(body.f, init, xs)
 
@@ -112,12 +129,12 @@ def _tf_scan(body: Body, init, xs):
 
 
 WAYS = {
-    OURS: (_scan, {}),
-    KERNELS: (_scan, {}),
-    WHILE: (_while_loop, {}),
-    TF_SCAN: (_tf_scan, {}),
-    OURS_ON_XLA: (_scan, {"jit_compile": True}),
-    WHILE_ON_XLA: (_while_loop, {"jit_compile": True}),
+    OURS: (_for_rows(_scan), {}),
+    KERNELS: (_for_rows(_scan), {}),
+    WHILE: (_for_rows(_while_loop), {}),
+    TF_SCAN: (_for_rows(_tf_scan), {}),
+    OURS_ON_XLA: (_for_rows(_scan), {"jit_compile": True}),
+    WHILE_ON_XLA: (_for_rows(_while_loop), {"jit_compile": True}),
 }
 
 
@@ -225,12 +242,22 @@ def _add_goals(table: harness.Table, kind: Kind) -> None:
 
 
 def make_cases(
-    kind: Kind, name: str, body: Body, rows: Collection[str] | None = None
+    kind: Kind,
+    name: str,
+    body: Body,
+    rows: Collection[str] | None = None,
+    times: int = 1,
 ) -> dict[str, Case]:
-    """The cases of these rows, KERNELS among them, or of all; those that there are."""
+    """The cases of these rows, KERNELS among them, or of all; those that there are.
+
+    Args:
+        kind, name, body: what is done with the body of this name.
+        rows: the names of the rows.
+        times: the body's batch, in times of its batch at sizes of use.
+    """
     cases, results = {}, {}
     for row, (loop, options) in WAYS.items():
-        if (rows is None or row in rows) and (row != TF_SCAN or _fits_tf_scan(body)):
+        if (rows is None or row in rows) and _is_there(row, body):
             function = tf.function(kind.make_call(loop, body), autograph=False, **options)
             with _without_programs() if row == KERNELS else contextlib.nullcontext():
                 cases[row], results[row] = _case(function, body)
@@ -238,7 +265,7 @@ def make_cases(
     if rows is None or JAX in rows:
         module = harness.if_installed(lambda: importlib.import_module("benchmarks.loop_bodies_jax"))
     if module is not None:
-        same = BODIES[name](module.TF).shortened(body.count)
+        same = BODIES[name](module.TF, times).shortened(body.count)
         cases[JAX], results[JAX] = _case(getattr(module, kind.jax)(same), same)
     for row, found in results.items():
         # Times of different things are not to be compared.
@@ -247,6 +274,13 @@ def make_cases(
             if not difference <= kind.agreement:
                 raise RuntimeError(f"{name}: {row} and {KERNELS} differ by {difference:.2g}")
     return cases
+
+
+def _is_there(row: str, body: Body) -> bool:
+    if row == TF_SCAN:
+        return _fits_tf_scan(body)
+    # XLA compiles none of the lists in which TensorFlow maps a loop's TensorArrays.
+    return row != WHILE_ON_XLA or not body.is_mapped
 
 
 def _case(function: Callable, body: Body) -> tuple[Case, list[np.ndarray]]:

@@ -26,6 +26,7 @@ TF = types.SimpleNamespace(
     argmax=lambda x, axis, output_type: jnp.argmax(x, axis).astype(output_type),
     concat=jnp.concatenate,
     constant=jnp.asarray,
+    cos=jnp.cos,
     einsum=jnp.einsum,
     exp=jnp.exp,
     eye=jnp.eye,
@@ -43,26 +44,39 @@ TF = types.SimpleNamespace(
     reduce_sum=_reduce(jnp.sum),
     roll=jnp.roll,
     sigmoid=jax.nn.sigmoid,
+    sin=jnp.sin,
     split=jnp.split,
+    sqrt=jnp.sqrt,
     square=jnp.square,
+    squeeze=jnp.squeeze,
     stack=jnp.stack,
     tanh=jnp.tanh,
     transpose=jnp.transpose,
+    unstack=lambda x, axis: [jnp.squeeze(part, axis) for part in jnp.split(x, x.shape[axis], axis)],
     where=jnp.where,
     zeros=jnp.zeros,
 )
 
 
+def _loop(body: Body) -> Callable:
+    """The results of an initial carry and elements; those of all rows where the body is one's."""
+
+    def loop(init, xs):
+        return jax.tree.leaves(jax.lax.scan(body.f, init, xs))
+
+    return jax.vmap(loop) if body.is_mapped else loop
+
+
 def forward(body: Body) -> Callable:
     """The results that are there, of the initial carry and the elements."""
-    return jax.jit(lambda init, xs: jax.tree.leaves(jax.lax.scan(body.f, init, xs)))
+    return jax.jit(_loop(body))
 
 
 def with_gradient(body: Body) -> Callable:
     """The gradients of all that are floats."""
 
     def loss(init, xs):
-        return sum(jnp.sum(jnp.sin(t)) for t in jax.tree.leaves(jax.lax.scan(body.f, init, xs)))
+        return sum(jnp.sum(jnp.sin(t)) for t in _loop(body)(init, xs))
 
     def gradient(init, xs):
         found = jax.grad(loss, (0, 1), allow_int=True)(init, xs)

@@ -29,6 +29,13 @@ class Parallel {
   // takes part, and waits for none that has not begun.
   virtual void Run(int64_t count, const std::function<void(int64_t)>& work) = 0;
 
+  // The same for pieces that take long. They call remind() now and then, which is Invitation's.
+  virtual void RunLong(
+      int64_t count,
+      const std::function<void(int64_t, const std::function<void()>& remind)>& work) {
+    Run(count, [&](int64_t k) { work(k, [] {}); });
+  }
+
   // Has other threads call join(1) ... join(count - 1) later, maybe after this object is gone, or
   // never; each at most once. Returns at once.
   virtual std::unique_ptr<Invitation> Invite(int64_t count, std::function<void(int64_t)> join) = 0;

@@ -207,19 +207,30 @@ PoolThreads::PoolThreads(int64_t num_threads, Schedule schedule)
     : num_threads_(num_threads), schedule_(std::move(schedule)) {}
 
 void PoolThreads::Run(int64_t count, const std::function<void(int64_t)>& work) {
+  RunLong(count, [&](int64_t k, const std::function<void()>&) { work(k); });
+}
+
+void PoolThreads::RunLong(
+    int64_t count,
+    const std::function<void(int64_t, const std::function<void()>& remind)>& work) {
   const int64_t threads = std::min(count, num_threads());
   std::shared_ptr<Pieces> pieces;
   std::unique_ptr<Invitation> invitation;
+  const std::thread::id caller = std::this_thread::get_id();
+  const std::function<void()> remind = [&] {
+    if (invitation != nullptr && std::this_thread::get_id() == caller) invitation->Remind();
+  };
+  const std::function<void(int64_t)> piece = [&](int64_t k) { work(k, remind); };
   if (threads > 1) {
     try {
-      pieces = std::make_shared<Pieces>(count, work);
+      pieces = std::make_shared<Pieces>(count, piece);
       invitation = Invite(threads, [pieces](int64_t) { pieces->Work(nullptr); });
     } catch (const std::bad_alloc&) {
       // Nobody has been asked.
     }
   }
   if (invitation == nullptr) {
-    for (int64_t k = 0; k < count; ++k) work(k);
+    for (int64_t k = 0; k < count; ++k) piece(k);
     return;
   }
   pieces->Work(invitation.get());

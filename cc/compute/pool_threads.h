@@ -28,6 +28,9 @@ class PoolThreads : public Parallel {
 
   int64_t num_threads() const override { return num_threads_; }
   void Run(int64_t count, const std::function<void(int64_t)>& work) override;
+  void RunLong(
+      int64_t count,
+      const std::function<void(int64_t, const std::function<void()>& remind)>& work) override;
   std::unique_ptr<Invitation> Invite(int64_t count, std::function<void(int64_t)> join) override;
 
  private:

@@ -100,10 +100,13 @@ int64_t NativeGroups::RunGroup(Group* group, int64_t begin, int64_t end,
 bool NativeGroups::Run(int64_t begin, int64_t end, Parallel* parallel,
                        const std::function<bool()>& is_stopped) {
   std::atomic<bool> is_over{false};
-  const auto stops = [&] { return is_over.load(std::memory_order_relaxed) || is_stopped(); };
   std::vector<int64_t> ends(groups_.size());
-  parallel->Run(static_cast<int64_t>(groups_.size()), [&](int64_t g) {
+  const auto run = [&](int64_t g, const std::function<void()>& remind) {
     if (is_over) return;
+    const auto stops = [&] {
+      remind();
+      return is_over.load(std::memory_order_relaxed) || is_stopped();
+    };
     Group& group = *groups_[g];
     const tsl::profiler::TraceMe trace(
         [&] {
@@ -120,7 +123,8 @@ bool NativeGroups::Run(int64_t begin, int64_t end, Parallel* parallel,
     }
     const bool is_done = ends[g] == end || group.part->has_ended();
     if (!is_done || group.part->has_failed()) is_over = true;
-  });
+  };
+  parallel->RunLong(static_cast<int64_t>(groups_.size()), run);
   now_ = ends[0];
   // The condition reads no lanes, so all groups end with the same iteration.
   if (is_over || std::count(ends.begin(), ends.end(), now_) < static_cast<int64_t>(ends.size())) {
