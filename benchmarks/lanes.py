@@ -30,7 +30,7 @@ KINDS = {"forward": FORWARD, "gradient": WITH_GRADIENT}
 BATCHES = (1, 8)
 # Microseconds of one thread from which two should take less, and how much less.
 LONG, OF_ONE, WORST_OF_ONE = 300, 0.6, 1.05
-# Goals for the geometric means of our times by those of what XLA compiles, by kind and batch.
+# The goals, by kind and batch, for the geometric means of our times by the times of XLA's code.
 OF_XLA = {"forward": {1: 0.85, 8: 0.6}, "gradient": {1: 0.75, 8: 0.55}}
 
 

@@ -18,7 +18,7 @@ class Body:
 
     Attributes:
         has_gradient: true if people train through it.
-        is_mapped: true if init and xs are those of several rows, along a first axis.
+        is_mapped: true if init and xs have several rows, along a first axis.
     """
 
     f: Callable
@@ -381,7 +381,7 @@ def retention(tf, draw, n):
 
 @_body(True)
 def delta_rule(tf, draw, n):
-    """A linear attention that corrects what its memory holds of a key."""
+    """A linear attention that corrects its memory of a key."""
 
     def f(memory, x):
         k, v, rate = x

@@ -99,6 +99,14 @@ def _load_xla() -> str | None:
     return None
 
 
+def lanes_of(body: bytes, loop: str) -> list[str]:
+    """The lanes of a loop: see TfTiLanes in cc/kernels/loops/lowering/told_lanes.h."""
+    call = ctypes.CDLL(str(_PATH)).TfTiLanes
+    call.restype = ctypes.c_char_p
+    call.argtypes = (ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p)
+    return call(body, len(body), loop.encode()).decode().splitlines()
+
+
 ops = _load()
 VERSION = _version()
 OPERATIONS = _text("TfTiOperations").splitlines()

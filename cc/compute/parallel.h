@@ -29,7 +29,8 @@ class Parallel {
   // takes part, and waits for none that has not begun.
   virtual void Run(int64_t count, const std::function<void(int64_t)>& work) = 0;
 
-  // The same for pieces that take long. They call remind() now and then, which is Invitation's.
+  // The same for pieces that take long. A piece calls remind() now and then, which reminds threads
+  // that have not come, as an Invitation does.
   virtual void RunLong(
       int64_t count,
       const std::function<void(int64_t, const std::function<void()>& remind)>& work) {

@@ -211,8 +211,7 @@ void PoolThreads::Run(int64_t count, const std::function<void(int64_t)>& work) {
 }
 
 void PoolThreads::RunLong(
-    int64_t count,
-    const std::function<void(int64_t, const std::function<void()>& remind)>& work) {
+    int64_t count, const std::function<void(int64_t, const std::function<void()>& remind)>& work) {
   const int64_t threads = std::min(count, num_threads());
   std::shared_ptr<Pieces> pieces;
   std::unique_ptr<Invitation> invitation;

@@ -13,6 +13,7 @@
 #include <limits>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cc/compute/testing/random.h"
 #include "cc/compute/testing/threads.h"
@@ -120,6 +121,45 @@ TEST(PoolThreadsTest, WorkHasTheModeOfTheThreadThatHandsItOut) {
   second.join();
   EXPECT_GT(num_by_others, 0);
   EXPECT_EQ(threads.num_left_changed(), 0);
+}
+
+// A thread pool whose first thread never comes: others do, when they are asked.
+class WithoutTheFirst {
+ public:
+  PoolThreads* get() { return &threads_; }
+
+ private:
+  std::atomic<int> num_asked_{0};
+  PoolThreads threads_{2, [this](std::function<void()> work) {
+                         if (num_asked_.fetch_add(1) > 0) pool_.Schedule(std::move(work));
+                       }};
+  Pool pool_{1};
+};
+
+TEST(PoolThreadsTest, ALongPieceRemindsThreadsThatHaveNotCome) {
+  WithoutTheFirst threads;
+  std::atomic<int> num_begun{0};
+  threads.get()->RunLong(2, [&](int64_t, const std::function<void()>& remind) {
+    // The piece ends only after the other one has begun, or after a time that no thread takes.
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    ++num_begun;
+    while (num_begun < 2 && std::chrono::steady_clock::now() < end) remind();
+    EXPECT_EQ(num_begun, 2);
+  });
+}
+
+TEST(PoolThreadsTest, EachLongPieceRunsOnce) {
+  Random random(31);
+  for (int i = 0; i < 200; ++i) {
+    RealThreads threads(random.Int(1, 4));
+    std::vector<std::atomic<int>> times(random.Int(0, 9));
+    threads.RunLong(static_cast<int64_t>(times.size()),
+                    [&](int64_t k, const std::function<void()>& remind) {
+                      remind();
+                      ++times[k];
+                    });
+    for (const std::atomic<int>& each : times) EXPECT_EQ(each, 1);
+  }
 }
 
 }  // namespace

@@ -5,14 +5,12 @@ last call has run.
 """
 
 import functools
-import pathlib
 import re
 import sys
-import tempfile
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
+from group_counts import groups_of
 
 import tf_ti
 
@@ -195,22 +193,6 @@ for dtype in (tf.float16, tf.bfloat16):
     CASES[f"the sign of a largest zero, {dtype.name}"] = (
         functools.partial(by_scan, lambda h, x: tf.reduce_max(x * tf.exp(h)[:, None], 1)),
         (draw(2, 9, 3, dtype=dtype), tf.cast(zeros, dtype)),
-    )
-
-
-def groups_of(call):
-    """Calls a function, and tells in how many groups its loops have run."""
-    with tempfile.TemporaryDirectory() as folder:
-        tf.profiler.experimental.start(folder)
-        call()
-        tf.profiler.experimental.stop()
-        (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
-        space = xplane_pb2.XSpace.FromString(path.read_bytes())
-    return sum(
-        plane.event_metadata[event.metadata_id].name.startswith("TfTi>TensorIterator lanes")
-        for plane in space.planes
-        for line in plane.lines
-        for event in line.events
     )
 
 

@@ -290,6 +290,48 @@ BODIES = {
     ),
     "large arrays": (scan(large, tf.zeros([2])), [XS], ["its arrays are too large for a program"]),
     "a small conditional": (scan(branching, tf.zeros([B, 1])), [XS], ["runs as one program"]),
+    "lanes of rows": (
+        scan(lambda h, x: (tf.nn.softmax(h * x), h), tf.zeros([64, 128])),
+        [tf.TensorSpec([500, 64, 128])],
+        ["lanes: 64 along dimension 0 of init, "],
+    ),
+    "lanes of columns": (
+        scan(lambda h, x: (tf.roll(h, 1, 0) * x, h), tf.zeros([64, 128])),
+        [tf.TensorSpec([500, 64, 128])],
+        ["lanes: 128 along dimension 1 of init, "],
+    ),
+    "lanes of a batch that is not known": (
+        scan(lambda h, x: (h * x, h), tf.zeros([64])),
+        [tf.TensorSpec([500, None])],
+        ["lanes: depend on shapes that are not known before a call"],
+    ),
+    "lanes in the way of each other": (
+        scan(lambda h, x: (h + tf.transpose(h) * x, None), tf.zeros([3, 3])),
+        [tf.TensorSpec([T])],
+        ["no lanes: it pairs dimension 0 of init with another dimension: Mul"],
+    ),
+    "rows that move": (
+        scan(lambda h, x: (tf.roll(h, 1, 0) * x, None), tf.zeros([3])),
+        [tf.TensorSpec([T])],
+        ["no lanes: it takes, moves or joins parts of dimension 0 of init: Roll"],
+    ),
+    "rows that a maximum joins": (
+        scan(lambda h, x: (h - tf.reduce_max(h), None), tf.zeros([3])),
+        [XS],
+        ["no lanes: the loop goes on with what it makes of all of dimension 0 of init: Max"],
+    ),
+    "rows of a constant": (
+        lambda xs: tf_ti.scan(
+            lambda h, x: (h * tf.constant([1.0, 2.0, 3.0]) * x, None), tf.zeros([3]), xs
+        ),
+        [tf.TensorSpec([T])],
+        ["no lanes: a constant is not the same along dimension 0", "the constant as an input"],
+    ),
+    "rows that a condition reads": (
+        lambda xs: tf_ti.while_loop(lambda h: tf.reduce_max(h) < 9.0, lambda h: [h * 2.0], [xs[:1]]),
+        [XS],
+        ["no lanes: the condition reads all of loop_vars", "a state of one value"],
+    ),
     "no fusion": (scan(plain, fuse=False), [XS], ["TensorFlow's kernels, one by one: fuse=False"]),
     "a loop inside": (
         scan(nested, tf.zeros([4])),

@@ -4,11 +4,13 @@ A sum over lanes differs by the order of its terms. All other results have the s
 """
 
 import pathlib
+import re
 
 import numpy as np
 import pytest
 
 PROGRAM = pathlib.Path(__file__).with_name("lanes_program.py")
+TOLD = PROGRAM.with_name("told_lanes_program.py")
 # Gradients of arrays that all lanes share: these are sums over lanes.
 SUMS = ("elementwise of", "innermost of", "a_gradient_of_what_lanes_share")
 # Loops without lanes: a condition reads all, transposes mix them, or places tell the zero.
@@ -60,3 +62,15 @@ def test_groups_give_what_all_lanes_give(
         few = ("1 lanes", "3 lanes", "fails")
         names = {name for name in groups if not any(part in name for part in few)}
         assert {name for name in names if groups[name] == 0} == set(UNDIVIDED)
+
+
+def test_explanations_tell_the_groups_that_run(run_python, tmp_path):
+    result = run_python(TOLD, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-3000:]
+    lines = [line.split(": ") for line in result.stdout.splitlines()]
+    assert len(lines) == 7
+    for name, count, told in lines:
+        assert int(count) == sum(map(int, re.findall(r"in (\d+) groups", told))), (name, told)
+        has_lanes = name != "rolled rows"
+        assert ("along dimension" in told) == has_lanes, (name, told)
+        assert (int(count) > 0) == (has_lanes and name != "a short loop"), (name, told)

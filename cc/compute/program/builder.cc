@@ -44,7 +44,7 @@ View ProgramBuilder::Empty(const View& result) {
 
 View ProgramBuilder::Emit(Operation operation, ElementType from, std::vector<View> views) {
   const View result = views[0];
-  steps_.steps.push_back({operation, from, result.type, std::move(views)});
+  steps_.steps.push_back({operation, from, result.type, std::move(views), origin_});
   steps_.blocks[result.block].stays = Stays(steps_.steps.back());
   steps_.blocks[result.block].is_written = true;
   most_instructions_ = std::max(most_instructions_, InstructionsOf(steps_.steps.back()));

@@ -45,6 +45,9 @@ class ProgramBuilder {
   // Makes a view an output, whose elements lie one behind the other, as StoredAs.
   void AddOutput(const View& view);
 
+  // Steps that are added from now on have this origin.
+  void set_origin(int origin) { origin_ = origin; }
+
   const ProgramSteps& steps() const { return steps_; }
   // The largest number of instructions that a step takes.
   int64_t most_instructions() const { return most_instructions_; }
@@ -65,6 +68,7 @@ class ProgramBuilder {
   bool Stays(const Step& step) const;
 
   ProgramSteps steps_;
+  int origin_ = -1;
   int64_t most_instructions_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 namespace tf_ti {
 namespace {
 
+using Kind = Obstacle::Kind;
 using Step = ProgramSteps::Step;
 using Storage = ProgramSteps::Storage;
 
@@ -69,21 +71,23 @@ class LaneFinder {
  public:
   LaneFinder(const ProgramSteps& given, const LoopPlan& plan) : given_(given), plan_(plan) {}
 
-  std::vector<Lanes> Find() {
+  FoundLanes Find() {
     FindArrays();
     RefineAxes();
     FindAxes();
     for (const Step& step : given_.steps) {
+      origin_ = step.origin;
       for (const View& view : step.views) MarkPartsOf(view);
       for (const StepLoop& loop : LoopsOfStep(step)) JoinAlong(step, loop);
     }
+    origin_ = -1;
     MarkWholeArrays();
     MarkConstants();
     for (const Step& step : given_.steps) MarkReduced(step);
     MarkRepeated();
     while (MarkSums()) {
     }
-    return Unmarked();
+    return {Unmarked(), Marked()};
   }
 
  private:
@@ -183,14 +187,14 @@ class LaneFinder {
       }
       for (size_t i = 0; i + 1 < kept.size(); ++i) {
         array.axes.push_back({kept[i], kept[i + 1] / kept[i], NewNode()});
-        if (array.is_odd) Mark(array.axes.back());
+        if (array.is_odd) Mark(array.axes.back(), Kind::kSeveralSizes);
       }
     }
   }
 
   int NewNode() {
     parents_.push_back(static_cast<int>(parents_.size()));
-    is_marked_.push_back(false);
+    marks_.emplace_back();
     return parents_.back();
   }
   int Root(int node) {
@@ -199,11 +203,17 @@ class LaneFinder {
   }
   void Join(int a, int b) {
     a = Root(a), b = Root(b);
-    is_marked_[b] = is_marked_[b] || is_marked_[a];
+    if (!IsMarked(b)) marks_[b] = marks_[a];
     parents_[a] = b;
   }
   int ClassOf(const Axis& axis) { return Root(axis.node); }
-  void Mark(const Axis& axis) { is_marked_[ClassOf(axis)] = true; }
+  bool IsMarked(int node) const { return marks_[node].has_value(); }
+  // The first mark of a class tells why.
+  void Mark(const Axis& axis, Kind kind) { MarkClass(ClassOf(axis), {kind, origin_}); }
+  void MarkClass(int node, const Obstacle& obstacle) {
+    std::optional<Obstacle>& mark = marks_[Root(node)];
+    if (!mark.has_value()) mark = obstacle;
+  }
 
   // The axes that a dimension goes through from end to end. None if it takes parts of an axis.
   std::vector<Axis> AxesAlong(const View& view, int d) {
@@ -242,12 +252,12 @@ class LaneFinder {
       if (!along.empty()) continue;
       for (const Axis& axis : ArrayOf(view).axes) {
         if (axis.stride * axis.extent <= std::abs(view.strides[d])) continue;
-        Mark(axis);
+        Mark(axis, Kind::kParts);
         if (StaysWithin(view, axis.stride * axis.extent)) break;
       }
     }
     for (const Axis& axis : ArrayOf(view).axes) {
-      if (times[axis.stride] != 1) Mark(axis);
+      if (times[axis.stride] != 1) Mark(axis, Kind::kParts);
     }
   }
 
@@ -264,7 +274,7 @@ class LaneFinder {
     }
     if (has_parts) {
       for (const std::vector<Axis>& axes : along) {
-        for (const Axis& axis : axes) Mark(axis);
+        for (const Axis& axis : axes) Mark(axis, Kind::kParts);
       }
       return;
     }
@@ -290,7 +300,7 @@ class LaneFinder {
     }
     for (const auto& [_, axes] : segments) {
       if (axes.size() > along.size()) {
-        for (const Axis& axis : axes) Mark(axis);
+        for (const Axis& axis : axes) Mark(axis, Kind::kParts);
       } else {
         for (const Axis& axis : axes) Join(axis.node, axes[0].node);
       }
@@ -300,7 +310,7 @@ class LaneFinder {
   void MarkWholeArrays() {
     for (size_t a = 0; a < plan_.is_whole.size(); ++a) {
       if (!plan_.is_whole[a]) continue;
-      for (const Axis& axis : arrays_[a].axes) Mark(axis);
+      for (const Axis& axis : arrays_[a].axes) Mark(axis, Kind::kWhole);
     }
   }
 
@@ -316,9 +326,18 @@ class LaneFinder {
           const char* const first = bytes.data() + at / all * all;
           are_alike = std::memcmp(bytes.data() + at, first, size) == 0;
         }
-        if (!are_alike) Mark(axis);
+        if (!are_alike) MarkClass(axis.node, {Kind::kConstant, OriginOfReader(b)});
       }
     }
+  }
+
+  int OriginOfReader(size_t block) const {
+    for (const Step& step : given_.steps) {
+      for (const View& view : step.views) {
+        if (view.block == static_cast<int>(block)) return step.origin;
+      }
+    }
+    return -1;
   }
 
   // The classes of the axes that a step reduces.
@@ -333,26 +352,39 @@ class LaneFinder {
     return classes;
   }
 
-  void MarkClasses(const std::set<int>& classes) {
-    for (const int node : classes) is_marked_[Root(node)] = true;
+  // Marks classes that the sums, or the reductions, of some steps mix.
+  void MarkReducedClasses(const std::set<int>& classes) {
+    for (const int node : classes) {
+      const auto first = first_reduction_.find(Root(node));
+      MarkClass(node, {Kind::kReduced, first == first_reduction_.end() ? -1 : first->second});
+    }
   }
 
   void MarkReduced(const Step& step) {
+    const std::set<int> reduced = ReducedBy(step);
+    for (const int node : reduced) first_reduction_.emplace(node, step.origin);
     const Operation operation = step.operation;
     const bool may_be_sum = operation == Operation::kSum || operation == Operation::kMatMul;
-    if (!may_be_sum && operation != Operation::kAny) MarkClasses(ReducedBy(step));
+    if (!may_be_sum && operation != Operation::kAny) MarkReducedClasses(reduced);
     if (!DependsOnPlaces(step)) return;
-    for (const Axis& axis : ArrayOf(step.views[0]).axes) Mark(axis);
+    for (const Axis& axis : ArrayOf(step.views[0]).axes) {
+      MarkClass(axis.node, {Kind::kPlaces, step.origin});
+    }
   }
 
   // Two axes of an array that go with each other have a diagonal. Each step has an array with all
   // of its loops.
   void MarkRepeated() {
-    for (const Array& array : arrays_) {
-      std::set<int> seen;
-      for (const Axis& axis : array.axes) {
-        if (!seen.insert(ClassOf(axis)).second) Mark(axis);
-      }
+    for (const Step& step : given_.steps) {
+      MarkRepeated(ArrayOf(step.views[0]), step.origin);
+    }
+    for (const Array& array : arrays_) MarkRepeated(array, -1);
+  }
+
+  void MarkRepeated(const Array& array, int origin) {
+    std::set<int> seen;
+    for (const Axis& axis : array.axes) {
+      if (!seen.insert(ClassOf(axis)).second) MarkClass(axis.node, {Kind::kRepeated, origin});
     }
   }
 
@@ -376,25 +408,27 @@ class LaneFinder {
         const int node = ClassOf(axis);
         if (sums.count(node) + failures.count(node) > 0) bad.insert(node);
       }
-      MarkClasses(bad);
+      MarkReducedClasses(bad);
       is_written[result] = true;
       sums_[result] = UnmarkedOf(sums);
       failures_[result] = UnmarkedOf(failures);
     }
     for (size_t o = 0; o < plan_.outputs.size(); ++o) {
       const int array = plan_.outputs[o];
-      if (plan_.uses[o] != LoopPlan::Use::kAdded) MarkClasses(sums_[array]);
-      if (plan_.uses[o] != LoopPlan::Use::kFailure) MarkClasses(failures_[array]);
+      if (plan_.uses[o] != LoopPlan::Use::kAdded) MarkReducedClasses(sums_[array]);
+      if (plan_.uses[o] != LoopPlan::Use::kFailure) MarkReducedClasses(failures_[array]);
     }
     return NumMarked() > before;
   }
 
-  size_t NumMarked() const { return std::count(is_marked_.begin(), is_marked_.end(), true); }
+  size_t NumMarked() const {
+    return std::count_if(marks_.begin(), marks_.end(), [](const auto& mark) { return !!mark; });
+  }
 
   std::set<int> UnmarkedOf(const std::set<int>& classes) const {
     std::set<int> unmarked;
     for (const int node : classes) {
-      if (!is_marked_[node]) unmarked.insert(node);
+      if (!IsMarked(node)) unmarked.insert(node);
     }
     return unmarked;
   }
@@ -432,7 +466,7 @@ class LaneFinder {
     for (const Array& array : arrays_) {
       for (const Axis& axis : array.axes) {
         const int node = ClassOf(axis);
-        if (is_marked_[node]) continue;
+        if (IsMarked(node)) continue;
         found[node].count = axis.extent;
       }
     }
@@ -475,19 +509,48 @@ class LaneFinder {
     return all;
   }
 
+  // The obstacles along the axes of the plan's arrays.
+  std::vector<Obstacle> Marked() {
+    const auto has = [](const std::vector<int>& all, size_t array) {
+      return std::find(all.begin(), all.end(), static_cast<int>(array)) != all.end();
+    };
+    std::vector<int> states, others;
+    for (size_t a = 0; a < plan_.is_whole.size(); ++a) {
+      const bool is_state = has(plan_.inputs, a) && has(plan_.outputs, a);
+      (is_state ? states : others).push_back(static_cast<int>(a));
+    }
+    states.insert(states.end(), others.begin(), others.end());
+    std::vector<Obstacle> all;
+    std::set<int> seen;
+    for (const int a : states) {
+      const std::vector<Axis>& axes = arrays_[a].axes;
+      for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+        const int node = ClassOf(*axis);
+        if (!IsMarked(node) || !seen.insert(node).second) continue;
+        Obstacle& obstacle = all.emplace_back(*marks_[node]);
+        obstacle.array = a;
+        obstacle.stride = axis->stride;
+        obstacle.extent = axis->extent;
+      }
+    }
+    return all;
+  }
+
   const ProgramSteps& given_;
   const LoopPlan& plan_;
+  int origin_ = -1;            // of marks
   std::vector<int> array_of_;  // by block
   std::vector<Array> arrays_;
-  std::vector<int> parents_;  // of the nodes of classes
-  std::vector<bool> is_marked_;
-  std::vector<std::set<int>> sums_;      // by array, the classes over which it is a sum
-  std::vector<std::set<int>> failures_;  // by array, the classes of which it tells a failure
+  std::vector<int> parents_;                    // of the nodes of classes
+  std::vector<std::optional<Obstacle>> marks_;  // by node, of the classes' roots
+  std::map<int, int> first_reduction_;          // by class, the origin of a step that reduces it
+  std::vector<std::set<int>> sums_;             // by array, the classes over which it is a sum
+  std::vector<std::set<int>> failures_;         // by array, the classes of which it tells a failure
 };
 
 }  // namespace
 
-std::vector<Lanes> FindLanes(const ProgramSteps& given, const LoopPlan& plan) {
+FoundLanes FindLanes(const ProgramSteps& given, const LoopPlan& plan) {
   return LaneFinder(given, plan).Find();
 }
 

@@ -51,8 +51,34 @@ struct Lanes {
   double shared_time = 0;
 };
 
-// All kinds of lanes that a loop has. First comes the one whose groups take the least time each.
-std::vector<Lanes> FindLanes(const ProgramSteps& given, const LoopPlan& plan);
+// The reason why the elements along an axis of an array are no lanes.
+struct Obstacle {
+  enum class Kind : uint8_t {
+    kSeveralSizes,  // values of several types or shapes become each other
+    kWhole,         // an iteration needs all of the array
+    kConstant,      // a constant has not the same elements for each of them
+    kParts,         // a step reads or writes parts, or divides the axis in another way
+    kReduced,       // a step reduces along the axis, and the loop does not only add the results up
+    kPlaces,        // a step gives other bits for parts
+    kRepeated,      // two axes of an array go with each other
+  };
+
+  Kind kind;
+  int origin = -1;  // of the step; -1 if there is none, or if the step has none
+  int array = -1;   // of the plan
+  int64_t stride = 0;
+  int64_t extent = 0;
+};
+
+struct FoundLanes {
+  // All kinds of lanes that a loop has. First comes the one whose groups take the least time each.
+  std::vector<Lanes> lanes;
+  // One obstacle for each set of axes that go with each other and that inputs or outputs have. Of a
+  // state, which is both, come first the outermost ones.
+  std::vector<Obstacle> obstacles;
+};
+
+FoundLanes FindLanes(const ProgramSteps& given, const LoopPlan& plan);
 
 // The lanes of each group but the last one, or all lanes where no groups are worth it. With
 // `num_threads` 0 the number follows from the loop alone.

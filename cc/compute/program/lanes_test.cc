@@ -58,7 +58,10 @@ class Loop {
 
   std::vector<Lanes> Find() {
     steps_ = WithoutDeadSteps(builder.steps());
-    return FindLanes(steps_, plan_);
+    return FindLanes(steps_, plan_).lanes;
+  }
+  std::vector<Obstacle> FindObstacles() const {
+    return FindLanes(WithoutDeadSteps(builder.steps()), plan_).obstacles;
   }
 
   const std::vector<View>& outputs() const { return outputs_; }
@@ -452,6 +455,72 @@ TEST(Lanes, WhatMixesLanesLeavesNone) {
 }
 
 // Rows stay lanes where features are sliced, rolled, reversed and joined.
+TEST(Lanes, ObstaclesTellWhatIsInTheWayOfEachAxis) {
+  using Kind = Obstacle::Kind;
+  using Body = std::function<View(Loop*, const View&)>;
+  struct Case {
+    Body body;
+    Kind kind;
+    int origin;
+    int64_t stride;  // of the axis that the first obstacle is about
+  };
+  constexpr int kThis = 7, kOther = 8;  // origins
+  const auto reduced = [](int dim) -> Body {
+    return [dim](Loop* loop, const View& h) {
+      const View most = *loop->builder.Reduce(Operation::kMax, h, dim, kFloat);
+      loop->builder.set_origin(kOther);
+      return *loop->builder.Apply(Operation::kSub, {h, most});
+    };
+  };
+  const std::vector<Case> cases = {
+      {reduced(0), Kind::kReduced, kThis, 16},
+      {reduced(1), Kind::kReduced, kThis, 4},
+      {[](Loop* loop, const View& h) {
+         const View rolled = loop->builder.AddResult(kFloat, {4, 4});
+         loop->builder.CopyInto(h.Slice(0, 1, 3, 1), rolled.Slice(0, 0, 3, 1));
+         loop->builder.CopyInto(h.Slice(0, 0, 1, 1), rolled.Slice(0, 3, 1, 1));
+         return rolled;
+       },
+       Kind::kParts, kThis, 16},
+      {[](Loop* loop, const View& h) {
+         return *loop->builder.Apply(Operation::kAdd, {h, h.Transpose({1, 0})});
+       },
+       Kind::kRepeated, kThis, 16},
+      {[](Loop* loop, const View& h) {
+         const View scale = loop->AddConstant(kFloat, {4, 1});
+         return *loop->builder.Apply(Operation::kMul, {h, scale});
+       },
+       Kind::kConstant, kThis, 16},
+      {[](Loop* loop, const View& h) {
+         const View sum = *loop->builder.Reduce(Operation::kSum, h, 0, kFloat);
+         loop->builder.set_origin(kOther);
+         return *loop->builder.Apply(Operation::kMul, {h, sum});
+       },
+       Kind::kReduced, kThis, 16},
+      {[](Loop* loop, const View& h) {
+         loop->SetWhole(0);
+         return *loop->builder.Apply(Operation::kExp, {h});
+       },
+       Kind::kWhole, -1, 16},
+  };
+  Random random(24);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    Loop loop(&random);
+    const View h = loop.AddInput(kFloat, {4, 4});
+    loop.builder.set_origin(kThis);
+    const View next = cases[i].body(&loop, h);
+    loop.builder.set_origin(-1);
+    loop.SetState(0, next);
+    const std::vector<Obstacle> found = loop.FindObstacles();
+    ASSERT_FALSE(found.empty()) << "case " << i;
+    EXPECT_EQ(found[0].kind, cases[i].kind) << "case " << i;
+    EXPECT_EQ(found[0].origin, cases[i].origin) << "case " << i;
+    EXPECT_EQ(found[0].stride, cases[i].stride) << "case " << i;
+    EXPECT_EQ(found[0].array, 0) << "case " << i;
+    EXPECT_EQ(found[0].extent, 4) << "case " << i;
+  }
+}
+
 TEST(Lanes, PartsOfFeaturesLeaveRowsLanes) {
   Random random(13);
   const std::vector<std::function<View(Loop*, const View&)>> parts = {

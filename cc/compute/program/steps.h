@@ -32,6 +32,7 @@ struct ProgramSteps {
     ElementType from;
     ElementType to;
     std::vector<View> views;  // the result, then the operands
+    int origin = -1;          // the caller's number for what the step is a part of
   };
 
   // Adds a block for one array, and returns the view of all of it.

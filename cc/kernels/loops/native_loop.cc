@@ -257,10 +257,10 @@ std::optional<NativeLoop::Division> NativeLoop::Divide(int64_t begin, int64_t en
   const int64_t threads = division.adds_lanes ? 0 : parallel_->num_threads();
   division.size =
       given > 0 ? given : LanesOfGroup(*lanes, program.num_instructions(), iterations, threads);
-  VLOG(2) << body_.region().name << ": " << lanes->count << " lanes, in groups of "
-          << division.size << " for " << iterations << " iterations; an iteration takes "
-          << lanes->divided_time << " ns for all, and for each group " << lanes->shared_time
-          << " ns and " << program.num_instructions() << " instructions";
+  VLOG(2) << body_.region().name << ": " << lanes->count << " lanes, in groups of " << division.size
+          << " for " << iterations << " iterations; an iteration takes " << lanes->divided_time
+          << " ns for all, and for each group " << lanes->shared_time << " ns and "
+          << program.num_instructions() << " instructions";
   if (division.size > lanes->count - 2) return std::nullopt;
   return division;
 }

@@ -20,11 +20,6 @@ using tensorflow::OpKernel;
 
 namespace {
 
-bool IsIdentity(const Node& node) {
-  return node.IsIdentity() || node.type_string() == "StopGradient" ||
-         node.type_string() == "PreventGradient" || node.type_string() == "Snapshot";
-}
-
 class ScheduleBuilder {
  public:
   ScheduleBuilder(const LocalExecutorParams& params, Schedule* schedule)
@@ -48,7 +43,7 @@ class ScheduleBuilder {
         TF_RETURN_IF_ERROR(AddParameter(*node));
       } else if (node->IsRetval()) {
         results.push_back(node);
-      } else if (IsIdentity(*node)) {
+      } else if (IsIdentity(node->type_string())) {
         const tensorflow::Edge* edge;
         TF_RETURN_IF_ERROR(node->input_edge(0, &edge));
         sources_[node->id()] = {SourceOf(*edge)};

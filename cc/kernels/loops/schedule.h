@@ -3,6 +3,7 @@
 #define TF_TI_CC_KERNELS_LOOPS_SCHEDULE_H_
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,11 @@
 #include "tensorflow/core/graph/graph.h"
 
 namespace tf_ti {
+
+// True for operations whose result is their input. No kernel runs them.
+inline bool IsIdentity(const std::string& op) {
+  return op == "Identity" || op == "StopGradient" || op == "PreventGradient" || op == "Snapshot";
+}
 
 // The source of a kernel's input: a parameter, a constant, or another kernel's output.
 struct Source {

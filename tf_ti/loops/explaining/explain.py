@@ -69,6 +69,8 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
         - `no_sequence`, `one_by_one`, `staying`: why it is no recurrent sequence, why operations
           are kernels of TensorFlow, and why some that need no state stay in the loop. Each has its
           `text`, the `operation` with its line, and a `cure`, where there is one;
+        - `lanes`, `no_lanes`: the independent rows of a loop that is one program, and in how many
+          groups this process runs them; or the `Reason`s why there are none;
         - `recorded`: the memory that its gradient takes, and what `checkpoint_every` would save;
         - `inner`: the loops inside of it;
         - `operations`: the number of operations by place.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops.explaining import at_once as _at_once, memory as _memory
+from tf_ti.loops.explaining import at_once as _at_once, lanes as _lanes, memory as _memory
 from tf_ti.loops.passes import Outcome, programs as _programs
 from tf_ti.loops.passes.step import Account, Mention, Note, Unknown
 from tf_ti.loops.spec import OPS
@@ -71,6 +71,9 @@ class LoopExplanation:
         staying: the `Reason`s why operations that need no state stay in the loop.
         one_by_one: the `Reason`s why operations are kernels of TensorFlow.
         at_once: what may be at work at once, each a line of text.
+        lanes: the lanes of a loop that is one program: their number, where they are, and in how
+            many groups they run; "" if there are none.
+        no_lanes: the `Reason`s why there are none.
         recorded: the memory that its gradient takes: a `Recorded`; None if that is none.
         inner: the loops inside of it.
         operations: the numbers of operations by place.
@@ -85,6 +88,8 @@ class LoopExplanation:
     staying: tuple[Reason, ...] = ()
     one_by_one: tuple[Reason, ...] = ()
     at_once: tuple[str, ...] = ()
+    lanes: str = ""
+    no_lanes: tuple[Reason, ...] = ()
     recorded: _memory.Recorded | None = None
     inner: tuple["LoopExplanation", ...] = ()
     operations: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -168,6 +173,8 @@ def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExpl
     by_kernels, in_programs = _by_kernels(notes), _in_programs(notes)
     in_kernels = sum(bool(note.operations) for note in by_kernels)
     inner = [each for graph in loop.graphs for each in _find(graph, seen)]
+    is_program = loop.spec.fuse and in_programs and not by_kernels
+    lanes, obstacles = _lanes.find(loop) if is_program else ("", ())
     return LoopExplanation(
         account.name,
         account.place,
@@ -180,6 +187,8 @@ def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExpl
         ),
         tuple(Reason.of(note) for note in by_kernels if note.operations),
         () if len(devices) > 1 else tuple(_at_once.lines(loop)),
+        lanes,
+        tuple(map(Reason.of, obstacles)),
         _memory.recorded(loop),
         tuple(inner),
         _count(notes, {"programs": in_programs, "kernels": in_kernels}),
@@ -307,6 +316,9 @@ def _lines(loop: LoopExplanation) -> Iterator[str]:
         yield from _reason_lines("no recurrent sequence", [loop.no_sequence])
     yield from _reason_lines("one by one", loop.one_by_one)
     yield from (f"  {line}" for line in loop.at_once)
+    if loop.lanes:
+        yield f"  lanes: {loop.lanes}"
+    yield from _reason_lines("no lanes", loop.no_lanes)
     yield from _reason_lines("in the loop", loop.staying)
     if loop.recorded is not None:
         yield f"  its gradient records {loop.recorded}"

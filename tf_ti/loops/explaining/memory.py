@@ -173,7 +173,7 @@ def recorded(loop: TracedLoop) -> Recorded | None:
     if not states and not heavy and not others:
         return None
     totals = Size.total(states), Size.total(heavy), Size.total(others)
-    return Recorded(*totals, _iterations(loop), every)
+    return Recorded(*totals, iterations(loop), every)
 
 
 def _is_read_whole(array: tf.Tensor) -> bool:
@@ -188,7 +188,7 @@ def _is_read_whole(array: tf.Tensor) -> bool:
     return False
 
 
-def _iterations(loop: TracedLoop) -> int | None:
+def iterations(loop: TracedLoop) -> int | None:
     """The number of iterations, where that is known when the loop is traced."""
     if loop.condition is not None:
         return None

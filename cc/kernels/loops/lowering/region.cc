@@ -43,7 +43,7 @@ std::shared_ptr<LanePrograms> RegionLanes::For(const LoopPlan& plan) {
 
 LanePrograms::LanePrograms(std::shared_ptr<const ProgramSteps> steps, const LoopPlan& plan)
     : steps_(std::move(steps)), plan_(plan) {
-  const std::vector<Lanes> all = FindLanes(*steps_, plan_);
+  const std::vector<Lanes> all = FindLanes(*steps_, plan_).lanes;
   if (!all.empty()) lanes_ = all[0];
 }
 

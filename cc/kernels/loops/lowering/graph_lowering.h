@@ -1,0 +1,34 @@
+// Bodies of loops as steps of programs, before an iteration has run.
+#ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_GRAPH_LOWERING_H_
+#define TF_TI_CC_KERNELS_LOOPS_LOWERING_GRAPH_LOWERING_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cc/compute/program/steps.h"
+#include "tensorflow/core/framework/graph.pb.h"
+
+namespace tf_ti {
+
+// A body whose parameters are operations of type Placeholder, with their types and shapes.
+struct BodyGraph {
+  tensorflow::GraphDef graph;
+  std::vector<std::string> parameters;  // the names of their operations
+  std::vector<char> stays;              // by parameter: true if all iterations have the same
+  std::vector<std::string> results;     // the names of tensors
+};
+
+struct LoweredGraph {
+  ProgramSteps steps;        // origins are positions among the graph's operations
+  std::vector<int> inputs;   // of the program: the parameter of each
+  std::vector<int> outputs;  // of the program: the result of each; results that are known have none
+  bool may_fail = false;     // one more output, a bool, tells whether an iteration failed
+};
+
+// An error says why the body, or some operation of it, is no program.
+absl::StatusOr<LoweredGraph> LowerGraph(const BodyGraph& body);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_LOOPS_LOWERING_GRAPH_LOWERING_H_

@@ -1,0 +1,145 @@
+#include "cc/kernels/loops/lowering/told_lanes.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cc/compute/program/lanes.h"
+#include "cc/compute/program/program.h"
+#include "cc/kernels/loops/lowering/graph_lowering.h"
+#include "cc/status.h"
+
+namespace tf_ti {
+
+namespace {
+
+const char* NameOf(Obstacle::Kind kind) {
+  switch (kind) {
+    case Obstacle::Kind::kSeveralSizes:
+      return "several_sizes";
+    case Obstacle::Kind::kWhole:
+      return "whole";
+    case Obstacle::Kind::kConstant:
+      return "constant";
+    case Obstacle::Kind::kParts:
+      return "parts";
+    case Obstacle::Kind::kReduced:
+      return "reduced";
+    case Obstacle::Kind::kPlaces:
+      return "places";
+    case Obstacle::Kind::kRepeated:
+      return "repeated";
+  }
+  return "";
+}
+
+// The lines of a text, by their first words.
+class Lines {
+ public:
+  explicit Lines(const std::string& text) {
+    for (const auto line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+      if (words.empty()) continue;
+      const std::string first = words.front();
+      words.erase(words.begin());
+      lines_[first] = std::move(words);
+    }
+  }
+
+  const std::vector<std::string>& Words(const std::string& first) { return lines_[first]; }
+  std::vector<int> Numbers(const std::string& first) {
+    std::vector<int> numbers;
+    for (const std::string& word : Words(first)) {
+      if (!absl::SimpleAtoi(word, &numbers.emplace_back())) numbers.back() = 0;
+    }
+    return numbers;
+  }
+  int Number(const std::string& first) {
+    const std::vector<int> numbers = Numbers(first);
+    return numbers.empty() ? 0 : numbers[0];
+  }
+
+ private:
+  std::map<std::string, std::vector<std::string>> lines_;
+};
+
+absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::string& text) {
+  Lines loop(text);
+  BodyGraph body;
+  if (!body.graph.ParseFromArray(graph, static_cast<int>(size))) return InvalidArgument("no graph");
+  body.parameters = loop.Words("parameters");
+  body.results = loop.Words("results");
+  const std::vector<int> stays = loop.Numbers("stays"), inputs = loop.Numbers("inputs"),
+                         outputs = loop.Numbers("outputs"), added = loop.Numbers("added");
+  if (stays.size() != body.parameters.size() || inputs.size() != body.parameters.size() ||
+      outputs.size() != body.results.size() || added.size() != body.results.size()) {
+    return InvalidArgument("numbers of parameters or results that do not fit");
+  }
+  body.stays.assign(stays.begin(), stays.end());
+  TF_ASSIGN_OR_RETURN(const LoweredGraph lowered, LowerGraph(body));
+
+  LoopPlan plan;
+  plan.is_whole.assign(loop.Number("arrays"), false);
+  const auto array_of = [&](int array) -> absl::StatusOr<int> {
+    if (array < 0 || array >= static_cast<int>(plan.is_whole.size()))
+      return InvalidArgument("no array");
+    return array;
+  };
+  for (const int parameter : lowered.inputs) {
+    TF_ASSIGN_OR_RETURN(plan.inputs.emplace_back(), array_of(inputs[parameter]));
+  }
+  for (const int result : lowered.outputs) {
+    TF_ASSIGN_OR_RETURN(plan.outputs.emplace_back(), array_of(outputs[result]));
+    plan.uses.push_back(added[result] != 0 ? LoopPlan::Use::kAdded : LoopPlan::Use::kValue);
+  }
+  for (const int whole : loop.Numbers("whole")) {
+    TF_ASSIGN_OR_RETURN(const int array, array_of(whole));
+    plan.is_whole[array] = true;
+  }
+  if (lowered.may_fail) {
+    plan.outputs.push_back(static_cast<int>(plan.is_whole.size()));
+    plan.uses.push_back(LoopPlan::Use::kFailure);
+    plan.is_whole.push_back(false);
+  }
+  const ProgramSteps steps = WithoutDeadSteps(lowered.steps);
+  const FoundLanes found = FindLanes(steps, plan);
+  std::string told;
+  if (found.lanes.empty()) {
+    for (const Obstacle& obstacle : found.obstacles) {
+      const bool has_origin = obstacle.origin >= 0;
+      absl::StrAppend(&told, "obstacle ", NameOf(obstacle.kind), " ",
+                      has_origin ? body.graph.node(obstacle.origin).name() : "-", " ",
+                      obstacle.array, " ", obstacle.stride, " ", obstacle.extent, "\n");
+    }
+    return told;
+  }
+  const Lanes& lanes = found.lanes[0];
+  bool adds_lanes = false;
+  for (size_t o = 0; o < plan.outputs.size(); ++o) {
+    adds_lanes |= lanes.is_sum[o] && plan.uses[o] == LoopPlan::Use::kAdded;
+  }
+  const int64_t group =
+      LanesOfGroup(lanes, Program(steps).num_instructions(), loop.Number("iterations"),
+                   adds_lanes ? 0 : loop.Number("threads"));
+  for (size_t a = 0; a < plan.is_whole.size(); ++a) {
+    if (lanes.array_strides[a] == 0) continue;
+    absl::StrAppend(&told, "lanes ", lanes.count, " ", group, " ", a, " ", lanes.array_strides[a],
+                    "\n");
+  }
+  return told;
+}
+
+}  // namespace
+
+const char* TfTiLanes(const char* graph, int64_t size, const char* loop) {
+  thread_local std::string told;
+  absl::StatusOr<std::string> text = Tell(graph, size, loop);
+  told = text.ok() ? *std::move(text) : absl::StrCat("refused ", text.status().message());
+  return told.c_str();
+}
+
+}  // namespace tf_ti

@@ -1,0 +1,69 @@
+"""Prints how many groups tf_ti.explain tells of loops, and in how many they run, on 3 threads."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+from group_counts import groups_of
+
+import tf_ti
+
+tf.config.threading.set_intra_op_parallelism_threads(3)
+tf.config.threading.set_inter_op_parallelism_threads(3)
+T = 400
+
+
+def draw(*shape):
+    return tf.constant(np.random.default_rng(5).normal(size=shape) * 0.1, tf.float32)
+
+
+def decay(h, x):
+    h = tf.tanh(0.9 * h + x)
+    return h, h
+
+
+def with_weights(f, h, xs, w):
+    return tf_ti.scan(lambda h, x: f(h, x, w), h, xs)
+
+
+def gradient(h, xs, w):
+    with tf.GradientTape() as tape:
+        tape.watch(w)
+        h, _ = with_weights(lambda h, x, w: (h * tf.tanh(h @ w + x), None), h, xs, w)
+        loss = tf.reduce_sum(h**2)
+    return tape.gradient(loss, w)
+
+
+def until(h, xs):
+    return tf_ti.while_loop(
+        lambda t, _: t < 0.99 * T, lambda t, h: (t + 1.0, tf.tanh(h * 1.01 + xs[0])), (0.0, h)
+    )
+
+
+CASES = {
+    "rows": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(64, 32), draw(T, 64, 32)]),
+    "few rows": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(5, 200), draw(T, 5, 200)]),
+    "a short loop": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(8, 4), draw(20, 8, 4)]),
+    "softmax of features": (
+        lambda h, xs: tf_ti.scan(lambda h, x: (tf.nn.softmax(h + x), None), h, xs),
+        [draw(48, 40), draw(T, 48, 40)],
+    ),
+    "a gradient of weights": (gradient, [draw(40, 24), draw(T, 40, 24), draw(24, 24)]),
+    "a condition of one value": (until, [draw(64, 128), draw(1, 64, 128)]),
+    "rolled rows": (
+        lambda h, xs: tf_ti.scan(lambda h, x: (tf.roll(tf.roll(h, 1, 0), 1, 1) + x, None), h, xs),
+        [draw(64, 32), draw(T, 64, 32)],
+    ),
+}
+
+
+def main():
+    for name, (function, arguments) in CASES.items():
+        call = functools.partial(tf.function(function), *arguments)
+        told = tf_ti.explain(tf.function(function), *arguments)
+        call(), call()
+        print(f"{name}: {groups_of(call)}: {'; '.join(loop.lanes or 'none' for loop in told)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The lanes of a loop whose body is one program, or the obstacles to them."""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from tf_ti import _library
+from tf_ti.loops.explaining import memory as _memory
+from tf_ti.loops.passes.step import Mention, Note
+from tf_ti.loops.traced import TracedLoop
+
+UNKNOWN = "depend on shapes that are not known before a call"
+# A condition ends many loops early: the loop expects so many iterations.
+_EXPECTED = 32
+# The iterations of a loop that runs for an extent that is not known.
+_MANY = 2**30
+_MOST_OBSTACLES = 3
+_TEXTS = {
+    "several_sizes": "values of several types or shapes become {array}",
+    "whole": "the condition reads all of {array}",
+    "constant": "a constant is not the same along {axis}",
+    "parts": "it takes, moves or joins parts of {axis}",
+    "reduced": "the loop goes on with what it makes of all of {axis}",
+    "places": "its zeros depend on their places along {axis}",
+    "repeated": "it pairs {axis} with another dimension",
+}
+_CURES = {
+    "whole": "Let the condition read a state of one value, or let a number of iterations end the "
+    "loop.",
+    "constant": "Give the loop the constant as an input.",
+}
+
+
+def find(loop: TracedLoop) -> tuple[str, tuple[Note, ...]]:
+    """What is said of the lanes of a loop, and the obstacles where there are none.
+
+    Returns nothing of a loop whose body is more than a program, or whose arrays have one element.
+    """
+    if not all(t.shape.is_fully_defined() for t in loop.body.inputs):
+        return UNKNOWN, ()
+    arrays = _arrays(loop)
+    lines = [line.split(" ") for line in _tell(loop, arrays)]
+    lanes = [tuple(map(int, words)) for kind, *words in lines if kind == "lanes"]
+    if lanes:
+        return _describe(loop, arrays, lanes), ()
+    obstacles = [words for kind, *words in lines if kind == "obstacle"]
+    states = {arrays[p] for _, p in loop.spec.back_edges}
+    of_states = [words for words in obstacles if int(words[2]) in states]
+    found = dict.fromkeys(_notes(loop, arrays, of_states or obstacles))
+    return "", tuple(found)[:_MOST_OBSTACLES]
+
+
+def _arrays(loop: TracedLoop) -> list[int]:
+    """The array of each parameter, then of each result: states become each other."""
+    count = len(loop.body.inputs)
+    arrays = list(range(count + len(loop.body.outputs)))
+
+    def root(k: int) -> int:
+        while arrays[k] != k:
+            k = arrays[k]
+        return k
+
+    for result, parameter in loop.spec.back_edges:
+        arrays[root(count + result)] = root(parameter)
+    return [root(k) for k in range(len(arrays))]
+
+
+def _tell(loop: TracedLoop, arrays: Sequence[int]) -> list[str]:
+    body, spec = loop.body, loop.spec
+    count = len(body.inputs)
+    graph = body.as_graph_def()
+    shapes = {t.op.name: t.shape for t in body.inputs}
+    for node in graph.node:
+        if node.name in shapes:
+            node.attr["shape"].shape.CopyFrom(shapes[node.name].as_proto())
+    states = {p for _, p in spec.back_edges}
+    stays = [
+        i < len(spec.inputs) and i not in states and spec.inputs[i].mode == "value"
+        for i in range(count)
+    ]
+    kept = {r for r, _ in spec.back_edges}
+    kept |= {o.source for o in spec.outputs if o.mode != "sum"}
+    iterations = _memory.iterations(loop)
+    if iterations is None:
+        iterations = _MANY if loop.condition is None else _EXPECTED
+    values = {
+        "parameters": [t.op.name for t in body.inputs],
+        "stays": map(int, stays),
+        "results": [t.name for t in body.outputs],
+        "inputs": arrays[:count],
+        "outputs": arrays[count:],
+        "added": [int(r not in kept) for r in range(len(body.outputs))],
+        "whole": [arrays[p] for p in _read_by_condition(loop)],
+        "arrays": [len(arrays)],
+        "iterations": [iterations],
+        "threads": [_num_threads()],
+    }
+    text = "\n".join(" ".join([name, *map(str, words)]) for name, words in values.items())
+    return _library.lanes_of(graph.SerializeToString(), text)
+
+
+def _read_by_condition(loop: TracedLoop) -> Iterator[int]:
+    """The parameters that the condition reads, or gives the body."""
+    if loop.condition is None:
+        return
+    for parameter, tensor in zip(loop.condition_inputs, loop.condition.inputs):
+        if tensor.consumers():
+            yield parameter
+    yield from range(len(loop.spec.inputs), len(loop.body.inputs))
+
+
+def _num_threads() -> int:
+    given = tf.config.threading.get_intra_op_parallelism_threads()
+    return given or len(os.sched_getaffinity(0))
+
+
+def _describe(loop: TracedLoop, arrays: Sequence[int], lanes: Sequence[tuple[int, ...]]) -> str:
+    """The number of lanes, where they are, and the groups."""
+    count, size = lanes[0][:2]
+    strides = {array: stride for _, _, array, stride in lanes}
+    states = {p for _, p in loop.spec.back_edges}
+    places = sorted(range(len(loop.body.inputs)), key=lambda p: p not in states)
+    found = (_axis(loop, p, strides[arrays[p]]) for p in places if arrays[p] in strides)
+    where = next((axis for axis in found if axis), "")
+    groups = -(-count // size)
+    told = f"in {groups} groups" if groups > 1 else "all at once, as groups would save no time"
+    return f"{count}{where and f' along {where}'}, {told}"
+
+
+def _notes(
+    loop: TracedLoop, arrays: Sequence[int], obstacles: Sequence[Sequence[str]]
+) -> Iterator[Note]:
+    for kind, name, array, stride, _ in obstacles:
+        parameter = arrays.index(int(array))
+        axis = _axis(loop, parameter, int(stride)) or _label(loop, parameter)
+        text = _TEXTS[kind].format(axis=axis, array=_label(loop, parameter))
+        mentions = () if name == "-" else (Mention.of(loop.body.get_operation_by_name(name)),)
+        yield Note("lanes", text, False, mentions, cure=_CURES.get(kind, ""))
+
+
+def _label(loop: TracedLoop, k: int) -> str:
+    """The name of a parameter, or of a result."""
+    spec, count = loop.spec, len(loop.body.inputs)
+    if k < len(spec.inputs):
+        return spec.inputs[k].label
+    outputs = (o.label for o in spec.outputs if o.source == k - count)
+    return next(outputs, "a value of the condition" if k < count else "a result")
+
+
+def _axis(loop: TracedLoop, k: int, stride: int) -> str:
+    """The dimension of a parameter, or of a result, in which a number of bytes is a step."""
+    count = len(loop.body.inputs)
+    tensor = loop.body.inputs[k] if k < count else loop.body.outputs[k - count]
+    step = tensor.dtype.size
+    for d in reversed(range(tensor.shape.rank or 0)):
+        extent = tensor.shape[d]
+        if extent is None:
+            return ""
+        if extent > 1 and step <= stride < step * extent:
+            return f"dimension {d} of {_label(loop, k)}"
+        step *= extent
+    return ""
