@@ -217,7 +217,7 @@ void PoolThreads::RunLong(
   std::unique_ptr<Invitation> invitation;
   const std::thread::id caller = std::this_thread::get_id();
   const std::function<void()> remind = [&] {
-    if (invitation != nullptr && std::this_thread::get_id() == caller) invitation->Remind();
+    if (std::this_thread::get_id() == caller && invitation != nullptr) invitation->Remind();
   };
   const std::function<void(int64_t)> piece = [&](int64_t k) { work(k, remind); };
   if (threads > 1) {
