@@ -188,6 +188,56 @@ def a_gradient_of_what_lanes_share(h, s, x):
     return with_gradients(lambda h, s, x: tf_ti.scan(f, (h * s, s), x), h, s, x)
 
 
+# Bodies of one row each, mapped over rows.
+
+
+@case(draw(1, 9, 4), draw(2, 9, COUNT, 2))
+def mapped_filters(means, zs):
+    """Kalman filters of a position and a velocity in the plane."""
+    step = tf.constant([[1, 0, 0.1, 0], [0, 1, 0, 0.1], [0, 0, 1, 0], [0, 0, 0, 1]], tf.float32)
+    seen = tf.constant([[1, 0, 0, 0], [0, 1, 0, 0]], tf.float32)
+
+    def f(state, z):
+        mean, cov = state
+        mean = tf.linalg.matvec(step, mean)
+        cov = step @ cov @ tf.transpose(step) + 0.01 * tf.eye(4)
+        s = seen @ cov @ tf.transpose(seen) + 0.1 * tf.eye(2)
+        det = s[0, 0] * s[1, 1] - s[0, 1] * s[1, 0]
+        rows = [tf.stack([s[1, 1], -s[0, 1]]), tf.stack([-s[1, 0], s[0, 0]])]
+        gain = cov @ tf.transpose(seen) @ (tf.stack(rows) / det)
+        mean = mean + tf.linalg.matvec(gain, z - tf.linalg.matvec(seen, mean))
+        return (mean, cov - gain @ seen @ cov), mean
+
+    return tf.vectorized_map(lambda row: tf_ti.scan(f, (row[0], tf.eye(4)), row[1])[1], (means, zs))
+
+
+@case(draw(1, 9, 6, 5))
+def mapped_stencils(v):
+    def f(v, _):
+        shifted = [tf.roll(v, shift, axis) for shift in (1, -1) for axis in (0, 1)]
+        return v + 0.1 * (tf.add_n(shifted) - 4.0 * v), None
+
+    return tf.vectorized_map(lambda v: tf_ti.scan(f, v, length=COUNT)[0], v)
+
+
+@case(draw(1, 9, 3), draw(2, 3, 3))
+def mapped_trajectories(ys, w):
+    def last(y, w):
+        f = lambda y, _: (y + 0.1 * tf.tanh(tf.linalg.matvec(w, y)), None)  # noqa: E731
+        return tf_ti.scan(f, y, length=COUNT)[0]
+
+    return with_gradients(lambda ys, w: tf.vectorized_map(lambda y: last(y, w), ys), ys, w)
+
+
+@case(draw(1, 7))
+def rows_of_a_jacobian(y):
+    with tf.GradientTape() as tape:
+        tape.watch(y)
+        f = lambda y, _: (tf.sin(y) + 0.3 * tf.roll(y, 1, 0), None)  # noqa: E731
+        last = tf_ti.scan(f, y, length=COUNT)[0]
+    return tape.jacobian(last, y)
+
+
 for dtype in (tf.float16, tf.bfloat16):
     zeros = draw(1, COUNT, 9, 5, 3) * 1e-30  # zeros of both signs
     CASES[f"the sign of a largest zero, {dtype.name}"] = (

@@ -37,9 +37,15 @@ absl::StatusOr<View> InOneBatch(LoweringContext& context, View view, const Dims&
   return Merged(context, view, 0, view.rank() - 2);
 }
 
-absl::Status CheckProducts(int64_t count) {
-  if (count <= kMostProducts) return absl::OkStatus();
-  return Refused("more products of numbers than ", kMostProducts);
+// The sizes of factors are those of [batch, rows, added] and [batch, added, columns].
+absl::Status CheckProduct(int64_t batch, int64_t rows, int64_t added, int64_t columns) {
+  if (CountOf({batch, rows, added, columns}) > kMostProducts) {
+    return Refused("more products of numbers than ", kMostProducts);
+  }
+  if (CountOf({added, columns}) > kMostRight) {
+    return Refused("a right factor of more numbers than ", kMostRight);
+  }
+  return absl::OkStatus();
 }
 
 Outputs MatMul(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs) {
@@ -57,7 +63,7 @@ Outputs MatMul(LoweringContext& context, const NodeDef& node, const std::vector<
   TF_ASSIGN_OR_RETURN(left, InOneBatch(context, left, *dims));
   TF_ASSIGN_OR_RETURN(right, InOneBatch(context, right, *dims));
   const int64_t rows = left.dims[1], columns = right.dims[2];
-  TF_RETURN_IF_ERROR(CheckProducts(CountOf({CountOf(*dims), rows, left.dims[2], columns})));
+  TF_RETURN_IF_ERROR(CheckProduct(CountOf(*dims), rows, left.dims[2], columns));
   TF_ASSIGN_OR_RETURN(const View product, OrRefused(context.builder().Multiply(left, right)));
   dims->insert(dims->end(), {rows, columns});
   return One(product.Reshape(*dims));
@@ -186,7 +192,9 @@ Outputs Einsum(LoweringContext& context, const NodeDef& node, const std::vector<
                         OrRefused(context.builder().Apply(Operation::kMul, {left, right})));
     return One(TransposedTo(result, {product, all}));
   }
-  TF_RETURN_IF_ERROR(CheckProducts(CountOf(dims) * CountOf(equation.DimsOf(added))));
+  const auto count_of = [&](const std::string& of) { return CountOf(equation.DimsOf(of)); };
+  TF_RETURN_IF_ERROR(
+      CheckProduct(count_of(batch), count_of(rows), count_of(added), count_of(columns)));
   left = AsThree(context, left, batch.size(), rows.size());
   right = AsThree(context, right, batch.size(), added.size());
   TF_ASSIGN_OR_RETURN(const View product, OrRefused(context.builder().Multiply(left, right)));

@@ -25,8 +25,10 @@ constexpr int64_t kMostElements = 1 << 22;
 constexpr int kMostDims = 8;
 // An array of at most so many integers may be a shape, or a part of one, and is worth knowing.
 constexpr int64_t kMostKnown = 64;
-// TensorFlow's kernels, and packed matrices, take less time for larger products.
-constexpr int64_t kMostProducts = 1 << 17;
+// TensorFlow's kernels run larger products on all threads.
+constexpr int64_t kMostProducts = 1 << 20;
+// A larger right factor does not fit the second cache. Packed matrices take less time.
+constexpr int64_t kMostRight = 1 << 18;
 // A kernel of TensorFlow computes more numbers in less time than calls, one by one.
 constexpr int64_t kMostCalls = 1 << 10;
 // The most parts of an array where each part takes an instruction.
