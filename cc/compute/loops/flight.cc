@@ -83,28 +83,28 @@ class Crew : public std::enable_shared_from_this<Crew> {
  public:
   using Schedule = std::function<void(std::function<void()>)>;
 
-  Crew(const FlightPlan& plan, int num_lanes, int64_t begin, int64_t end, int num_threads,
+  Crew(const FlightPlan& plan, int num_slots, int64_t begin, int64_t end, int num_threads,
        const Schedule& schedule, FlightWork* work)
       : nodes_(plan),
         has_condition_(plan.has_condition),
-        num_lanes_(num_lanes),
+        num_slots_(num_slots),
         end_(end),
         num_helpers_(num_threads - 1),
         schedule_(schedule),
         work_(work),
         all_waits_(nodes_.count()),
-        waits_(num_lanes + 2, all_waits_),
+        waits_(num_slots + 2, all_waits_),
         stop_(end),
         next_(begin) {
     for (int node = 0; node < nodes_.count(); ++node) {
       for (const int other : nodes_.Here(node)) ++all_waits_[other];
       for (const int other : nodes_.Next(node)) ++all_waits_[other];
     }
-    ++all_waits_[Nodes::kBegin];  // for a lane
+    ++all_waits_[Nodes::kBegin];  // for a slot
     // Threads that nobody can tell of an exception take no memory.
     ready_.reserve(waits_.size() * nodes_.count());
-    for (int64_t t = begin; t < begin + num_lanes_ + 2; ++t) Prepare(t);
-    for (int64_t t = begin; t < begin + num_lanes_; ++t) Signal(t, Nodes::kBegin);
+    for (int64_t t = begin; t < begin + num_slots_ + 2; ++t) Prepare(t);
+    for (int64_t t = begin; t < begin + num_slots_; ++t) Signal(t, Nodes::kBegin);
     // The iteration before is over.
     Signal(begin, nodes_.end());
     Signal(begin, Nodes::kBegin);
@@ -169,8 +169,8 @@ class Crew : public std::enable_shared_from_this<Crew> {
     if (nodes_.IsState(node)) Signal(t - 1, nodes_.end());
     if (node != nodes_.end()) return;
     // A state that a state becomes is signalled two iterations ahead.
-    Prepare(t + num_lanes_ + 2);
-    Signal(t + num_lanes_, Nodes::kBegin);
+    Prepare(t + num_slots_ + 2);
+    Signal(t + num_slots_, Nodes::kBegin);
   }
 
   // True if nobody needs the work of a node.
@@ -288,7 +288,7 @@ class Crew : public std::enable_shared_from_this<Crew> {
 
   const Nodes nodes_;
   const bool has_condition_;
-  const int num_lanes_;
+  const int num_slots_;
   const int64_t end_;
   const int num_helpers_;
   const Schedule schedule_;
@@ -344,7 +344,7 @@ class Followers {
 
 }  // namespace
 
-bool FlightPlan::IsWorthwhile(int num_lanes) const {
+bool FlightPlan::IsWorthwhile(int num_slots) const {
   const Nodes nodes(*this);
   std::vector<int> heavy;
   for (int node = 0; node < nodes.count(); ++node) {
@@ -354,16 +354,16 @@ bool FlightPlan::IsWorthwhile(int num_lanes) const {
   for (const int node : heavy) followers.emplace_back(nodes, node);
   for (size_t a = 0; a < heavy.size(); ++a) {
     for (size_t b = 0; b < heavy.size(); ++b) {
-      if (num_lanes > 1 && !followers[a].HasNext(heavy[b])) return true;
+      if (num_slots > 1 && !followers[a].HasNext(heavy[b])) return true;
       if (a != b && !followers[a].HasHere(heavy[b]) && !followers[b].HasHere(heavy[a])) return true;
     }
   }
   return false;
 }
 
-Landing Fly(const FlightPlan& plan, int num_lanes, int64_t begin, int64_t end, int num_threads,
+Landing Fly(const FlightPlan& plan, int num_slots, int64_t begin, int64_t end, int num_threads,
             const std::function<void(std::function<void()>)>& schedule, FlightWork* work) {
-  return std::make_shared<Crew>(plan, num_lanes, begin, end, num_threads, schedule, work)->Run();
+  return std::make_shared<Crew>(plan, num_slots, begin, end, num_threads, schedule, work)->Run();
 }
 
 }  // namespace tf_ti

@@ -30,7 +30,7 @@ struct FlightPlan {
   bool has_condition = false;    // an iteration's beginning may end the loop
 
   // True if two heavy units can ever be at work at once, of so many iterations.
-  bool IsWorthwhile(int num_lanes) const;
+  bool IsWorthwhile(int num_slots) const;
 };
 
 // Does the work of iterations. Calls for different units or iterations may come at the same time,
@@ -59,13 +59,13 @@ struct Landing {
   bool has_failed;  // the iteration `next` has
 };
 
-// Runs iterations from `begin`, whose states are there, to before `end`. At most `num_lanes` of
-// them are on their way; iteration t may take the memory of iteration t - num_lanes - 1. With a
+// Runs iterations from `begin`, whose states are there, to before `end`. At most `num_slots` of
+// them are on their way; iteration t may take the memory of iteration t - num_slots - 1. With a
 // condition iteration `end` gets its states too.
 //
 // The calling thread works too, and waits only for others that have begun. `schedule` has a thread
 // of a thread pool call a function, sooner or later; no more than `num_threads` - 1 help at a time.
-Landing Fly(const FlightPlan& plan, int num_lanes, int64_t begin, int64_t end, int num_threads,
+Landing Fly(const FlightPlan& plan, int num_slots, int64_t begin, int64_t end, int num_threads,
             const std::function<void(std::function<void()>)>& schedule, FlightWork* work);
 
 }  // namespace tf_ti

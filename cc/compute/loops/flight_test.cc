@@ -103,21 +103,21 @@ struct Iteration {
 // Runs a case, as a flight or one unit after the other.
 class Loop : public FlightWork {
  public:
-  Loop(const Case& given, int num_lanes, int most_microseconds)
+  Loop(const Case& given, int num_slots, int most_microseconds)
       : case_(given),
-        num_lanes_(num_lanes),
+        num_slots_(num_slots),
         most_microseconds_(most_microseconds),
-        lanes_(num_lanes + 1) {
-    for (Iteration& lane : lanes_) {
-      lane.units.resize(given.plan.units.size());
-      lane.states.resize(given.plan.states.size());
+        slots_(num_slots + 1) {
+    for (Iteration& slot : slots_) {
+      slot.units.resize(given.plan.units.size());
+      slot.states.resize(given.plan.states.size());
     }
     for (size_t s = 0; s < given.plan.states.size(); ++s) At(given.begin).states[s] = 100 + s;
   }
 
   Answer Begin(int64_t t) override {
     const int on_their_way = ++on_their_way_;
-    EXPECT_LE(on_their_way, num_lanes_);
+    EXPECT_LE(on_their_way, num_slots_);
     EXPECT_EQ(begun_++, t - case_.begin);
     if (t == case_.ends_at) {
       --on_their_way_;
@@ -180,25 +180,25 @@ class Loop : public FlightWork {
   }
 
   const std::vector<Iteration>& left() const { return left_; }
-  Iteration& At(int64_t t) { return lanes_[t % lanes_.size()]; }
+  Iteration& At(int64_t t) { return slots_[t % slots_.size()]; }
 
  private:
   const Case case_;
-  const int num_lanes_;
+  const int num_slots_;
   const int most_microseconds_;
-  std::vector<Iteration> lanes_;
+  std::vector<Iteration> slots_;
   std::vector<Iteration> left_;
   std::atomic<int> on_their_way_{0};
   int64_t begun_ = 0;
 };
 
-void Check(const Case& given, int num_lanes, int num_threads, int most_microseconds, Pool* pool) {
-  Loop expected(given, num_lanes, 0);
+void Check(const Case& given, int num_slots, int num_threads, int most_microseconds, Pool* pool) {
+  Loop expected(given, num_slots, 0);
   const Landing landing = expected.RunInOrder();
-  Loop loop(given, num_lanes, most_microseconds);
+  Loop loop(given, num_slots, most_microseconds);
   const auto schedule = [pool](std::function<void()> work) { pool->Schedule(std::move(work)); };
   const Landing found =
-      Fly(given.plan, num_lanes, given.begin, given.end, num_threads, schedule, &loop);
+      Fly(given.plan, num_slots, given.begin, given.end, num_threads, schedule, &loop);
   EXPECT_EQ(found.next, landing.next);
   EXPECT_EQ(found.has_failed, landing.has_failed);
   ASSERT_EQ(loop.left().size(), expected.left().size());
@@ -217,9 +217,9 @@ TEST(Flight, RandomLoopsAreAsInOrder) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE(seed);
     const Case given = RandomCase(seed);
-    const int num_lanes = 1 + static_cast<int>(seed % 5);
+    const int num_slots = 1 + static_cast<int>(seed % 5);
     const int num_threads = 1 + static_cast<int>(seed / 5 % 8);
-    Check(given, num_lanes, num_threads, seed % 10 == 0 ? 300 : 0, &pool);
+    Check(given, num_slots, num_threads, seed % 10 == 0 ? 300 : 0, &pool);
     if (HasFailure()) return;
   }
 }

@@ -54,20 +54,20 @@ struct BodyUnits {
   bool have_programs = false;
 };
 
-// Iterations of a body that are on their way at once, each in a lane. Lanes and units have numbers.
-class BodyLanes {
+// Iterations of a body that are on their way at once, each in a slot. Slots and units have numbers.
+class BodySlots {
  public:
-  virtual ~BodyLanes() = default;
-  virtual BodyFrame& frame(int lane) = 0;
-  // Readies a lane for another iteration. Its invariants are there.
-  virtual void Start(int lane) = 0;
-  // A parameter of the lane's frame has been set. Returns false if the units were not made for its
+  virtual ~BodySlots() = default;
+  virtual BodyFrame& frame(int slot) = 0;
+  // Readies a slot for another iteration. Its invariants are there.
+  virtual void Start(int slot) = 0;
+  // A parameter of the slot's frame has been set. Returns false if the units were not made for its
   // shape.
-  virtual bool Set(int parameter, int lane) = 0;
-  // Returns false if a unit, which can run now, was made for other shapes than the lane's.
-  virtual bool Fits(int unit, int lane) const = 0;
+  virtual bool Set(int parameter, int slot) = 0;
+  // Returns false if a unit, which can run now, was made for other shapes than the slot's.
+  virtual bool Fits(int unit, int slot) const = 0;
   // Runs a unit that fits.
-  virtual absl::Status Run(int unit, int lane, bool has_all_threads) = 0;
+  virtual absl::Status Run(int unit, int slot, bool has_all_threads) = 0;
 };
 
 // The answer of BodyRunner::FindUnits.
@@ -89,9 +89,9 @@ class BodyRunner {
   virtual BodyUnits Units() const = 0;
   // Has the units that were found last stay on one thread from now on.
   virtual void SetLight() = 0;
-  // Makes lanes for the units that were found last.
-  virtual std::unique_ptr<BodyLanes> MakeLanes(int count) = 0;
-  // To be called once lanes have run iterations: they count as if Run had run them.
+  // Makes slots for the units that were found last.
+  virtual std::unique_ptr<BodySlots> MakeSlots(int count) = 0;
+  // To be called once slots have run iterations: they count as if Run had run them.
   virtual void KeepUnits() = 0;
 };
 

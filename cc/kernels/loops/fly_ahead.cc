@@ -106,32 +106,32 @@ absl::Status LoopRun::FlyAhead(const tensorflow::FunctionLibraryRuntime::Options
   has_flown_ = true;
   const int64_t num_threads = ThreadsOf(*ctx_->device()).num_threads();
   const int64_t left = count() < 0 ? std::numeric_limits<int64_t>::max() : count() - iteration_;
-  int64_t num_lanes = std::min(num_threads + 1, left);
-  if (spec_.parallel_iterations > 0) num_lanes = std::min(num_lanes, spec_.parallel_iterations);
+  int64_t num_slots = std::min(num_threads + 1, left);
+  if (spec_.parallel_iterations > 0) num_slots = std::min(num_slots, spec_.parallel_iterations);
   const BodyUnits units = frame_.runner->Units();
   const FlightPlan plan = PlanOf(units);
-  if (!plan.IsWorthwhile(static_cast<int>(num_lanes))) {
+  if (!plan.IsWorthwhile(static_cast<int>(num_slots))) {
     frame_.runner->SetLight();
     return absl::OkStatus();
   }
   body_.has_flown = true;
-  return Fly(plan, units.have_programs, static_cast<int>(num_lanes), schedule);
+  return Fly(plan, units.have_programs, static_cast<int>(num_slots), schedule);
 }
 
-absl::Status LoopRun::Fly(const FlightPlan& plan, bool have_programs, int num_lanes,
+absl::Status LoopRun::Fly(const FlightPlan& plan, bool have_programs, int num_slots,
                           const std::function<void(std::function<void()>)>& schedule) {
   const tsl::profiler::TraceMe trace(
       [&] {
         return tsl::profiler::TraceMeEncode("TfTi>TensorIterator iterations at once",
-                                            {{"first", iteration_}, {"most", num_lanes}});
+                                            {{"first", iteration_}, {"most", num_slots}});
       },
       tsl::profiler::kInfo);
-  const int64_t end = count() < 0 ? std::numeric_limits<int64_t>::max() - num_lanes : count();
+  const int64_t end = count() < 0 ? std::numeric_limits<int64_t>::max() - num_slots : count();
   const int num_threads = static_cast<int>(ThreadsOf(*ctx_->device()).num_threads());
-  const int num_frames = num_lanes + 1;
+  const int num_frames = num_slots + 1;
   const int64_t begin = iteration_;
-  InFlight work(this, frame_.runner->MakeLanes(num_frames), num_frames, have_programs);
-  const Landing landing = tf_ti::Fly(plan, num_lanes, begin, end, num_threads, schedule, &work);
+  InFlight work(this, frame_.runner->MakeSlots(num_frames), num_frames, have_programs);
+  const Landing landing = tf_ti::Fly(plan, num_slots, begin, end, num_threads, schedule, &work);
   if (iteration_ > begin) frame_.runner->KeepUnits();
   return work.Land(landing);
 }

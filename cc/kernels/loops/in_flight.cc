@@ -8,13 +8,13 @@ namespace tf_ti {
 
 using tensorflow::Tensor;
 
-LoopRun::InFlight::InFlight(LoopRun* run, std::unique_ptr<BodyLanes> lanes, int num_lanes,
+LoopRun::InFlight::InFlight(LoopRun* run, std::unique_ptr<BodySlots> slots, int num_slots,
                             bool have_programs)
     : run_(*run),
       spec_(run->spec_),
-      lanes_(std::move(lanes)),
-      num_lanes_(num_lanes),
-      kept_(num_lanes, std::vector<Tensor>(run->frame_.parameters.size())),
+      slots_(std::move(slots)),
+      num_slots_(num_slots),
+      kept_(num_slots, std::vector<Tensor>(run->frame_.parameters.size())),
       is_kept_(run->frame_.parameters.size(), false),
       is_moved_(spec_.back_edges.size()) {
   std::vector<int> num_readers(run->frame_.results.size());
@@ -34,7 +34,7 @@ LoopRun::InFlight::InFlight(LoopRun* run, std::unique_ptr<BodyLanes> lanes, int 
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     first.parameters[edge.to] = std::move(run_.frame_.parameters[edge.to]);
     Keep(edge.to, run_.iteration_);
-    lanes_->Set(edge.to, LaneOf(run_.iteration_));
+    slots_->Set(edge.to, SlotOf(run_.iteration_));
   }
 }
 
@@ -63,12 +63,12 @@ FlightWork::Answer LoopRun::InFlight::Advance(int state, int64_t t) {
   });
   if (!status.ok()) return Fail(t - 1, kLeaving, status);
   Keep(edge.to, t);
-  return lanes_->Set(edge.to, LaneOf(t)) ? kGoesOn : kEnds;
+  return slots_->Set(edge.to, SlotOf(t)) ? kGoesOn : kEnds;
 }
 
 FlightWork::Answer LoopRun::InFlight::RunUnit(int unit, int64_t t, bool has_all_threads) {
-  if (!lanes_->Fits(unit, LaneOf(t))) return kEnds;
-  const absl::Status status = lanes_->Run(unit, LaneOf(t), has_all_threads);
+  if (!slots_->Fits(unit, SlotOf(t))) return kEnds;
+  const absl::Status status = slots_->Run(unit, SlotOf(t), has_all_threads);
   return status.ok() ? kGoesOn : Fail(t, unit, status);
 }
 
@@ -86,7 +86,7 @@ FlightWork::Answer LoopRun::InFlight::Leave(int64_t t) {
   for (size_t p = 0; p < frame.parameters.size(); ++p) {
     if (!frame.invariant[p]) frame.parameters[p] = Tensor();
   }
-  for (Tensor& kept : kept_[LaneOf(t)]) kept = Tensor();
+  for (Tensor& kept : kept_[SlotOf(t)]) kept = Tensor();
   ++run_.iteration_;
   return kGoesOn;
 }
@@ -120,13 +120,13 @@ FlightWork::Answer LoopRun::InFlight::Fail(int64_t t, int at, const absl::Status
 void LoopRun::InFlight::Keep(int p, int64_t t) {
   BodyFrame& frame = Frame(t);
   frame.consumable[p] = !is_kept_[p];
-  if (is_kept_[p]) kept_[LaneOf(t)][p] = frame.parameters[p];
+  if (is_kept_[p]) kept_[SlotOf(t)][p] = frame.parameters[p];
 }
 
 // The answer becomes kEnds if the condition is false, or if an element has another shape.
 absl::Status LoopRun::InFlight::Enter(int64_t t, Answer* answer) {
   BodyFrame& frame = Frame(t);
-  lanes_->Start(LaneOf(t));
+  slots_->Start(SlotOf(t));
   if (spec_.has_condition) {
     TF_RETURN_IF_ERROR(run_.EnterCondition(t, &frame));
     TF_RETURN_IF_ERROR(run_.condition_frame_.runner->Run());
@@ -144,8 +144,8 @@ absl::Status LoopRun::InFlight::Enter(int64_t t, Answer* answer) {
     const bool is_given = p >= spec_.inputs.size();
     if (!is_given && (frame.invariant[p] || spec_.inputs[p].back_edge)) continue;
     // The reader of a piece that is a copy lets go of it as the next iteration begins.
-    if (!is_given) kept_[LaneOf(t)][p] = frame.parameters[p];
-    if (!lanes_->Set(parameter, LaneOf(t))) *answer = kEnds;
+    if (!is_given) kept_[SlotOf(t)][p] = frame.parameters[p];
+    if (!slots_->Set(parameter, SlotOf(t))) *answer = kEnds;
   }
   return absl::OkStatus();
 }

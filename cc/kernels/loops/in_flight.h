@@ -21,7 +21,7 @@ namespace tf_ti {
 // hands the run the states of the iteration that is next.
 class LoopRun::InFlight : public FlightWork {
  public:
-  InFlight(LoopRun* run, std::unique_ptr<BodyLanes> lanes, int num_lanes, bool have_programs);
+  InFlight(LoopRun* run, std::unique_ptr<BodySlots> slots, int num_slots, bool have_programs);
 
   Answer Begin(int64_t t) override;
   Answer Advance(int state, int64_t t) override;
@@ -41,8 +41,8 @@ class LoopRun::InFlight : public FlightWork {
     absl::Status status;
   };
 
-  int LaneOf(int64_t t) const { return static_cast<int>(t % num_lanes_); }
-  BodyFrame& Frame(int64_t t) { return lanes_->frame(LaneOf(t)); }
+  int SlotOf(int64_t t) const { return static_cast<int>(t % num_slots_); }
+  BodyFrame& Frame(int64_t t) { return slots_->frame(SlotOf(t)); }
 
   template <typename Function>
   absl::Status Catch(const Function& function) const {
@@ -54,9 +54,9 @@ class LoopRun::InFlight : public FlightWork {
 
   LoopRun& run_;
   const LoopSpec& spec_;
-  const std::unique_ptr<BodyLanes> lanes_;
-  const int num_lanes_;
-  std::vector<std::vector<tensorflow::Tensor>> kept_;  // of each lane, further references
+  const std::unique_ptr<BodySlots> slots_;
+  const int num_slots_;
+  std::vector<std::vector<tensorflow::Tensor>> kept_;  // of each slot, further references
   std::vector<char> is_kept_;                          // for each parameter, true if kept_ has it
   std::vector<char> is_moved_;  // for each back edge, true if nothing else reads its result
   int64_t end_ = -1;            // the iteration that the condition keeps from beginning

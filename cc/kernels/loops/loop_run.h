@@ -111,7 +111,7 @@ class LoopRun {
                        const Body& function, BodyFrame* frame);
   std::vector<tensorflow::TensorShape> NextShapes() const;
   FlightPlan PlanOf(const BodyUnits& units) const;
-  absl::Status Fly(const FlightPlan& plan, bool have_programs, int num_lanes,
+  absl::Status Fly(const FlightPlan& plan, bool have_programs, int num_slots,
                    const std::function<void(std::function<void()>)>& schedule);
   absl::Status FinishSkip(const WholeBody& body, int64_t begin, const NativeLoop& loop);
   absl::Status InferPiece(const LoopSpec::Output& output,

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "cc/compute/waiting.h"
-#include "cc/kernels/loops/executor/lanes.h"
+#include "cc/kernels/loops/executor/slots.h"
 #include "cc/kernels/loops/executor/units.h"
 #include "cc/status.h"
 
@@ -74,8 +74,8 @@ FoundUnits ScheduleRunner::FindUnits(const std::vector<tensorflow::TensorShape>&
 
 BodyUnits ScheduleRunner::Units() const { return UnitsOf(schedule_, *found_); }
 
-std::unique_ptr<BodyLanes> ScheduleRunner::MakeLanes(int count) {
-  return std::make_unique<ScheduleLanes>(steps_, found_, *frame_, count);
+std::unique_ptr<BodySlots> ScheduleRunner::MakeSlots(int count) {
+  return std::make_unique<ScheduleSlots>(steps_, found_, *frame_, count);
 }
 
 absl::Status ScheduleRunner::RunIteration() {

@@ -45,7 +45,7 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
   FoundUnits FindUnits(const std::vector<tensorflow::TensorShape>& parameters) override;
   BodyUnits Units() const override;
   void SetLight() override { found_->times->SetLight(); }
-  std::unique_ptr<BodyLanes> MakeLanes(int count) override;
+  std::unique_ptr<BodySlots> MakeSlots(int count) override;
   void KeepUnits() override { adopted_.Adopt(found_); }
 
  private:

@@ -1,4 +1,4 @@
-#include "cc/kernels/loops/executor/lanes.h"
+#include "cc/kernels/loops/executor/slots.h"
 
 #include <cstdint>
 #include <utility>
@@ -28,13 +28,13 @@ BodyFrame WithInvariantsOf(const BodyFrame& given) {
 
 }  // namespace
 
-ScheduleLanes::Lane::Lane(const Schedule& schedule, const BodyFrame& given)
+ScheduleSlots::Slot::Slot(const Schedule& schedule, const BodyFrame& given)
     : frame(WithInvariantsOf(given)),
       values(schedule, &frame),
       values_left(schedule.values.size()),
       parameters_left(schedule.parameters.size()) {}
 
-ScheduleLanes::ScheduleLanes(std::shared_ptr<StepRunner> steps,
+ScheduleSlots::ScheduleSlots(std::shared_ptr<StepRunner> steps,
                              std::shared_ptr<const CompiledBody> body, const BodyFrame& frame,
                              int count)
     : steps_(std::move(steps)), body_(std::move(body)), spares_(body_->regions.size()) {
@@ -53,62 +53,62 @@ ScheduleLanes::ScheduleLanes(std::shared_ptr<StepRunner> steps,
     for (const auto [v, number] : reads.values) value_reads_[v] += number;
     for (const auto [p, number] : reads.parameters) parameter_reads_[p] += number;
   }
-  for (int i = 0; i < count; ++i) lanes_.push_back(std::make_unique<Lane>(schedule, frame));
+  for (int i = 0; i < count; ++i) slots_.push_back(std::make_unique<Slot>(schedule, frame));
 }
 
-void ScheduleLanes::Start(int number) {
-  Lane& lane = *lanes_[number];
-  lane.values.SetConstants();
-  lane.values_left = value_reads_;
-  lane.parameters_left = parameter_reads_;
+void ScheduleSlots::Start(int number) {
+  Slot& slot = *slots_[number];
+  slot.values.SetConstants();
+  slot.values_left = value_reads_;
+  slot.parameters_left = parameter_reads_;
   for (size_t p = 0; p < parameter_reads_.size(); ++p) {
-    if (lane.frame.invariant[p]) lane.values.SetParameter(static_cast<int>(p));
+    if (slot.frame.invariant[p]) slot.values.SetParameter(static_cast<int>(p));
   }
 }
 
-bool ScheduleLanes::Set(int parameter, int number) {
-  Lane& lane = *lanes_[number];
+bool ScheduleSlots::Set(int parameter, int number) {
+  Slot& slot = *slots_[number];
   if (parameter < static_cast<int>(steps_->schedule().parameters.size())) {
-    lane.values.SetParameter(parameter);
+    slot.values.SetParameter(parameter);
   }
   return !has_programs_ ||
-         body_->parameters[parameter].IsSameSize(lane.frame.parameters[parameter].shape());
+         body_->parameters[parameter].IsSameSize(slot.frame.parameters[parameter].shape());
 }
 
-bool ScheduleLanes::Fits(int u, int number) const {
-  return lanes_[number]->values.Fits(body_->DecidedBy(body_->units[u]));
+bool ScheduleSlots::Fits(int u, int number) const {
+  return slots_[number]->values.Fits(body_->DecidedBy(body_->units[u]));
 }
 
-absl::Status ScheduleLanes::Run(int u, int number, bool has_all_threads) {
+absl::Status ScheduleSlots::Run(int u, int number, bool has_all_threads) {
   return CatchOutOfMemory(kBodyInErrors, [&] {
     const int64_t start = Now();
-    TF_RETURN_IF_ERROR(RunUnit(u, !has_all_threads, lanes_[number].get()));
+    TF_RETURN_IF_ERROR(RunUnit(u, !has_all_threads, slots_[number].get()));
     body_->times->Keep(u, Now() - start);
     return absl::OkStatus();
   });
 }
 
-absl::Status ScheduleLanes::RunUnit(int u, bool is_inline, Lane* lane) {
+absl::Status ScheduleSlots::RunUnit(int u, bool is_inline, Slot* slot) {
   const CompiledBody::Unit& unit = body_->units[u];
   OpKernelContext::Params params = steps_->params();
   if (unit.region < 0) {
-    Unguard(reads_[u], lane);
+    Unguard(reads_[u], slot);
     const OwnCancellation own(&params);
     TF_RETURN_IF_ERROR(
-        steps_->RunStep(steps_->schedule().steps[unit.step], is_inline, &params, &lane->values));
+        steps_->RunStep(steps_->schedule().steps[unit.step], is_inline, &params, &slot->values));
   } else {
     const Region& region = body_->regions[unit.region];
     Spares<RegionRun>& runs = spares_[unit.region];
     std::unique_ptr<RegionRun> run = runs.Take([&] { return std::make_unique<RegionRun>(region); });
-    TF_RETURN_IF_ERROR(steps_->RunRegion(region, is_inline, &params, run.get(), &lane->values));
+    TF_RETURN_IF_ERROR(steps_->RunRegion(region, is_inline, &params, run.get(), &slot->values));
     runs.GiveBack(std::move(run));
   }
-  Release(reads_[u], lane);
+  Release(reads_[u], slot);
   return absl::OkStatus();
 }
 
 // A kernel may take the memory of a value that it reads once, as its last reader.
-void ScheduleLanes::Unguard(const Reads& reads, Lane* lane) {
+void ScheduleSlots::Unguard(const Reads& reads, Slot* slot) {
   Releases releases;
   const auto find = [](const std::map<int, int>& reads, const std::vector<int>& left,
                        std::vector<int>* found) {
@@ -116,13 +116,13 @@ void ScheduleLanes::Unguard(const Reads& reads, Lane* lane) {
       if (count == 1 && left[index] == 1) found->push_back(index);
     }
   };
-  const std::lock_guard<std::mutex> lock(lane->mutex);
-  find(reads.values, lane->values_left, &releases.unguard_values);
-  find(reads.parameters, lane->parameters_left, &releases.unguard_parameters);
-  lane->values.Unguard(releases);
+  const std::lock_guard<std::mutex> lock(slot->mutex);
+  find(reads.values, slot->values_left, &releases.unguard_values);
+  find(reads.parameters, slot->parameters_left, &releases.unguard_parameters);
+  slot->values.Unguard(releases);
 }
 
-void ScheduleLanes::Release(const Reads& reads, Lane* lane) {
+void ScheduleSlots::Release(const Reads& reads, Slot* slot) {
   Releases releases;
   const auto find = [](const std::map<int, int>& reads, std::vector<int>* left,
                        std::vector<int>* found) {
@@ -130,10 +130,10 @@ void ScheduleLanes::Release(const Reads& reads, Lane* lane) {
       if (((*left)[index] -= count) == 0) found->push_back(index);
     }
   };
-  const std::lock_guard<std::mutex> lock(lane->mutex);
-  find(reads.values, &lane->values_left, &releases.release_values);
-  find(reads.parameters, &lane->parameters_left, &releases.release_parameters);
-  lane->values.Release(releases);
+  const std::lock_guard<std::mutex> lock(slot->mutex);
+  find(reads.values, &slot->values_left, &releases.release_values);
+  find(reads.parameters, &slot->parameters_left, &releases.release_parameters);
+  slot->values.Release(releases);
 }
 
 }  // namespace tf_ti

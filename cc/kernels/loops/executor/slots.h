@@ -1,6 +1,6 @@
-// Lanes for iterations of a scheduled body that are on their way at once.
-#ifndef TF_TI_CC_KERNELS_LOOPS_EXECUTOR_LANES_H_
-#define TF_TI_CC_KERNELS_LOOPS_EXECUTOR_LANES_H_
+// Slots for iterations of a scheduled body that are on their way at once.
+#ifndef TF_TI_CC_KERNELS_LOOPS_EXECUTOR_SLOTS_H_
+#define TF_TI_CC_KERNELS_LOOPS_EXECUTOR_SLOTS_H_
 
 #include <map>
 #include <memory>
@@ -16,16 +16,16 @@
 
 namespace tf_ti {
 
-// Each lane has the values of its iteration, and counts the reads of each that are left: units of
+// Each slot has the values of its iteration, and counts the reads of each that are left: units of
 // an iteration may run in any order that their inputs allow, so the last reader is found at run
 // time.
-class ScheduleLanes : public BodyLanes {
+class ScheduleSlots : public BodySlots {
  public:
-  // The lanes share the invariants of `frame`.
-  ScheduleLanes(std::shared_ptr<StepRunner> steps, std::shared_ptr<const CompiledBody> body,
+  // The slots share the invariants of `frame`.
+  ScheduleSlots(std::shared_ptr<StepRunner> steps, std::shared_ptr<const CompiledBody> body,
                 const BodyFrame& frame, int count);
 
-  BodyFrame& frame(int lane) override { return lanes_[lane]->frame; }
+  BodyFrame& frame(int slot) override { return slots_[slot]->frame; }
   void Start(int number) override;
   bool Set(int parameter, int number) override;
   bool Fits(int u, int number) const override;
@@ -37,8 +37,8 @@ class ScheduleLanes : public BodyLanes {
     std::map<int, int> values;
     std::map<int, int> parameters;
   };
-  struct Lane {
-    Lane(const Schedule& schedule, const BodyFrame& given);
+  struct Slot {
+    Slot(const Schedule& schedule, const BodyFrame& given);
 
     BodyFrame frame;
     Values values;
@@ -47,9 +47,9 @@ class ScheduleLanes : public BodyLanes {
     std::vector<int> parameters_left;
   };
 
-  absl::Status RunUnit(int u, bool is_inline, Lane* lane);
-  static void Unguard(const Reads& reads, Lane* lane);
-  static void Release(const Reads& reads, Lane* lane);
+  absl::Status RunUnit(int u, bool is_inline, Slot* slot);
+  static void Unguard(const Reads& reads, Slot* slot);
+  static void Release(const Reads& reads, Slot* slot);
 
   const std::shared_ptr<StepRunner> steps_;
   const std::shared_ptr<const CompiledBody> body_;
@@ -58,9 +58,9 @@ class ScheduleLanes : public BodyLanes {
   std::vector<int> parameter_reads_;
   bool has_programs_ = false;
   std::vector<Spares<RegionRun>> spares_;  // of the regions
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Slot>> slots_;
 };
 
 }  // namespace tf_ti
 
-#endif  // TF_TI_CC_KERNELS_LOOPS_EXECUTOR_LANES_H_
+#endif  // TF_TI_CC_KERNELS_LOOPS_EXECUTOR_SLOTS_H_
