@@ -455,6 +455,34 @@ def test_other_types(dtype, monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.needs_programs
+@pytest.mark.parametrize("dtype", [tf.bool, tf.int32, tf.int64, tf.float32, tf.float64])
+def test_a_condition_is_true_unless_it_is_0(dtype):
+    numbers = [2.0, 0.0, -1.0, -0.0, 0.0, 0.5 if dtype.is_floating else 3.0]
+    conditions = tf.cast(tf.constant(numbers + [np.nan] * dtype.is_floating), dtype)
+    spec = tf.TensorSpec([], tf.int32)
+    branches = {
+        "then_branch": tf.function(lambda c: 2 * c).get_concrete_function(spec),
+        "else_branch": tf.function(lambda c: c + 3).get_concrete_function(spec),
+    }
+
+    def f(c, condition):
+        (c,) = tf.raw_ops.StatelessIf(cond=condition, input=[c], Tout=[c.dtype], **branches)
+        c.set_shape([])
+        return c, c
+
+    run = tf.function(scan(f), autograph=False)
+    assert not count(bodies_in(run, 1, conditions))
+    expected, c = [], 1
+    for condition in conditions.numpy():
+        c = 2 * c if condition else c + 3
+        expected.append(c)
+    for _ in range(2):  # A short loop's second call runs programs.
+        last, values = run(1, conditions)
+        assert last == c
+        np.testing.assert_array_equal(values, expected)
+
+
 # --- conditionals in conditionals by the same number ----------------------------------------------
 
 
