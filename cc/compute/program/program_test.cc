@@ -1068,6 +1068,18 @@ TEST(Program, CopiesAreOfWhatWasThere) {
 }
 
 // An instruction takes more time than a copy of few elements.
+TEST(Program, TilesOfColumnsHaveWholeCacheLines) {
+  for (const int64_t width : {8, 64}) {
+    ProgramBuilder builder;
+    const View x = builder.AddInput(ElementType::kFloat, {100000, width});
+    builder.AddOutput(*builder.Reduce(Operation::kSum, x, 0, ElementType::kFloat));
+    const std::vector<TileGroup> groups = FindTileGroups(builder.steps(), TileLimits());
+    ASSERT_EQ(groups.size(), 1);
+    EXPECT_EQ(groups[0].num_units, width == 8 ? 1 : 64);
+    if (width == 64) EXPECT_EQ(groups[0].units_of_tile, 16);
+  }
+}
+
 TEST(Program, SmallArraysAreCopied) {
   ProgramBuilder builder;
   const View x = builder.AddInput(ElementType::kFloat, {8});
