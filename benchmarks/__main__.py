@@ -22,6 +22,7 @@ FAMILIES = (
     "accelerate",
     "heavy",
     "arrays",
+    "large_arrays",
     "recurrent",
     "bags",
     "many_tables",

@@ -21,6 +21,7 @@ HEADINGS = {
     "accelerate": "Code that knows nothing of tf_ti",
     "heavy": "Loops of heavy kernels",
     "arrays": "Loops with TensorArrays",
+    "large_arrays": "Large arrays",
     "recurrent": "Recurrent layers",
     "bags": "Bags",
     "many_tables": "Bags of many tables",

@@ -49,6 +49,7 @@ HOST_SOURCES = tuple(
         "bags/lookups",
         "bags/pooling",
         "bags/updates",
+        "huge_pages",
         "instruction_set",
         "prefetching",
     )

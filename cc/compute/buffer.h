@@ -7,6 +7,8 @@
 #include <new>
 #include <type_traits>
 
+#include "cc/compute/huge_pages.h"
+
 namespace tf_ti {
 
 template <typename T>
@@ -31,7 +33,9 @@ class Buffer {
   };
 
   static T* Allocate(int64_t size) {
-    return static_cast<T*>(::operator new[](size * sizeof(T), kAlignment));
+    void* const memory = ::operator new[](size * sizeof(T), kAlignment);
+    AdviseNewMemory(memory, size * sizeof(T));
+    return static_cast<T*>(memory);
   }
 
   std::unique_ptr<T, Delete> data_;

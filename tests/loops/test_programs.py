@@ -843,6 +843,32 @@ def test_states_that_are_handed_on_keep_their_values(count, reverse):
             check(y, np.stack(e)[:: -1 if reverse else 1])
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("width", [3, 8, 16])
+def test_states_that_are_outputs_keep_their_values_for_the_gradient(width, count, reverse):
+    # A history of 32 floats, or of 16, has rows without gaps, and may lie in the output's memory.
+    a, b = (numbers(tf.float32, [2, width], seed, special=False) for seed in (1, 2))
+    xs = numbers(tf.float32, [count, 2, width], 3, special=False)
+
+    def body(states, x):
+        a, b = states
+        a, b = tf.tanh(a * x + b), a
+        return (a, b), (a * x, a, b, a)
+
+    def results(fuse):
+        with tf.GradientTape() as tape:
+            tape.watch([a, b, xs])
+            outputs = tf_ti.scan(body, (a, b), xs, reverse=reverse, fuse=fuse)
+            tensors = tf.nest.flatten(outputs)
+            loss = tf.add_n([tf.reduce_sum(tf.sin(t) * k) for k, t in enumerate(tensors, 1)])
+        return [*tensors, *tape.gradient(loss, [a, b, xs])]
+
+    found, expected = (tf.function(results)(fuse) for fuse in (True, False))
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+
+
 def test_values_that_no_program_computes_are_handed_on_too():
     @tf.function
     def run(xs, names):

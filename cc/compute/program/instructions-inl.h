@@ -408,11 +408,48 @@ void RunFew(const Instruction& o) {
   }
 }
 template <typename Step>
-void RunRows(const Instruction& o) {
+void RunEachRow(const Instruction& o) {
   const int64_t n = o.sizes[0];
   ForRows<Step::kOperands>(o, [&](char* const* at) __attribute__((always_inline)) {
     ForLanes<Step::kMostLanes>(n, Step{at});
   });
+}
+
+// Runs several short rows as one row. Returns false, and runs nothing, unless each operand has its
+// rows side by side, or has one row for all.
+inline bool RunJoinedRows(const Instruction& o, int num_operands, Kernel run) {
+  constexpr int64_t kElements = 64;  // of a joined row, at most
+  constexpr int64_t kLeast = 4;      // joined rows that are worth it
+  const int64_t n = o.sizes[0], joined = kElements / n;
+  if (o.sizes[1] != o.num_rows || joined < 2 || o.num_rows < kLeast * joined) return false;
+  for (int p = 0; p < num_operands; ++p) {
+    const bool has_one = p > 0 && o.strides[p][1] == 0;
+    const bool is_joined = o.strides[p][1] == n * o.strides[p][0];
+    if (o.strides[p][0] == 0 || !(has_one || is_joined)) return false;
+  }
+  Instruction rows = o, rest = o;
+  rest.num_rows = rest.sizes[1] = o.num_rows % joined;
+  rows.num_rows = rows.sizes[1] = o.num_rows / joined;
+  rows.sizes[0] = joined * n;
+  char repeated[4][kElements * sizeof(int64_t)];
+  for (int p = 0; p < num_operands; ++p) {
+    rows.strides[p][1] *= joined;
+    rest.at[p] += rows.num_rows * rows.strides[p][1];
+    if (o.strides[p][1] != 0) continue;
+    const int64_t bytes = n * o.strides[p][0];
+    for (int64_t k = 0; k < joined; ++k) __builtin_memcpy(repeated[p] + k * bytes, o.at[p], bytes);
+    rows.at[p] = repeated[p];
+  }
+  run(rows);
+  if (rest.num_rows > 0) run(rest);
+  return true;
+}
+
+template <typename Step>
+void RunRows(const Instruction& o) {
+  const bool are_short = o.sizes[0] < Step::kMostLanes && o.num_rows > 1;
+  if (are_short && RunJoinedRows(o, Step::kOperands, RunEachRow<Step>)) return;
+  RunEachRow<Step>(o);
 }
 
 // A conversion as C does it, but where C leaves it open: what the processor does, the lowest

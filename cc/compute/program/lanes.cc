@@ -57,6 +57,8 @@ std::vector<StepLoop> LoopsOfStep(const Step& step) {
 
 // Groups whose number does not depend on threads.
 constexpr int64_t kMostGroups = 8;
+// The bytes of the longest vectors.
+constexpr int64_t kVector = 64;
 
 // The extents of an array after all views of it are refined to common axes: see LaneFinder.
 struct Axis {
@@ -487,9 +489,10 @@ class LaneFinder {
       }
       for (const Step& step : given_.steps) {
         if (given_.ResultOf(step).stays) continue;
-        const bool is_divided =
-            std::any_of(step.views.begin(), step.views.end(),
-                        [&](const View& view) { return lanes.strides[view.block] > 0; });
+        // Some of the lanes of one vector take as long as all of them.
+        const bool is_divided = std::any_of(
+            step.views.begin(), step.views.end(),
+            [&](const View& view) { return lanes.strides[view.block] * lanes.count > kVector; });
         (is_divided ? lanes.divided_time : lanes.shared_time) += TimeOf(step);
       }
       all.push_back(std::move(lanes));

@@ -640,6 +640,21 @@ TEST(Lanes, GathersAreCutByWhatTheyKeep) {
   Check(&loop, &random, {6, 5, 3});
 }
 
+TEST(Lanes, LanesOfOneVectorDivideNothing) {
+  for (const int64_t width : {8, 64}) {
+    Random random(13);
+    Loop loop(&random);
+    const View state = loop.AddInput(kFloat, {100, width});
+    loop.SetState(0, *loop.builder.Apply(Operation::kTanh, {state}));
+    loop.Write(*loop.builder.Reduce(Operation::kSum, state, 0, kFloat));
+    const std::vector<Lanes> lanes = loop.Find();
+    ASSERT_EQ(lanes.size(), 1);
+    EXPECT_EQ(lanes[0].count, width);
+    EXPECT_EQ(lanes[0].divided_time > 0, width == 64);
+    EXPECT_EQ(lanes[0].shared_time > 0, width == 8);
+  }
+}
+
 Lanes LanesOf(int64_t count, int64_t stride, double divided, double shared = 0) {
   Lanes lanes;
   lanes.count = count;

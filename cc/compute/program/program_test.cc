@@ -210,6 +210,30 @@ TEST(Program, RowsOfEachCountAreThatOfNumbersOneByOne) {
   }
 }
 
+// Several rows of few elements run as one row.
+TEST(Program, ShortRowsAreThatOfNumbersOneByOne) {
+  Random random(2);
+  for (int64_t count = 1; count <= 20; ++count) {
+    for (const Operation operation : Elementwise()) {
+      const ElementType type = kTypes[random.Int(0, kNumElementTypes - 1)];
+      if (FindKernel(operation, type, type, 0) == nullptr) continue;
+      const int64_t num_rows = random.Int(1, 600);
+      Case one(&random);
+      std::vector<Array> arrays;
+      std::vector<View> views;
+      for (int k = 0; k < NumOperands(operation); ++k) {
+        const bool is_condition = operation == Operation::kSelect && k == 0;
+        const Dims dims = {random.Chance(0.5) ? 1 : num_rows, random.Chance(0.1) ? 1 : count};
+        arrays.push_back(RandomArray(is_condition ? ElementType::kBool : type, dims, &random));
+        views.push_back(one.Add(arrays.back()));
+      }
+      one.AddOutput(*one.builder.Apply(operation, views));
+      ExpectAlike(one.Run()[0], ApplyPlainly(operation, arrays), UlpsOf(operation, type),
+                  NameOf(operation));
+    }
+  }
+}
+
 Array Row(ElementType type, std::vector<double> reals) {
   Array row;
   row.type = type;
@@ -1044,6 +1068,18 @@ TEST(Program, CopiesAreOfWhatWasThere) {
 }
 
 // An instruction takes more time than a copy of few elements.
+TEST(Program, TilesOfColumnsHaveWholeCacheLines) {
+  for (const int64_t width : {8, 64}) {
+    ProgramBuilder builder;
+    const View x = builder.AddInput(ElementType::kFloat, {100000, width});
+    builder.AddOutput(*builder.Reduce(Operation::kSum, x, 0, ElementType::kFloat));
+    const std::vector<TileGroup> groups = FindTileGroups(builder.steps(), TileLimits());
+    ASSERT_EQ(groups.size(), 1);
+    EXPECT_EQ(groups[0].num_units, width == 8 ? 1 : 64);
+    if (width == 64) EXPECT_EQ(groups[0].units_of_tile, 16);
+  }
+}
+
 TEST(Program, SmallArraysAreCopied) {
   ProgramBuilder builder;
   const View x = builder.AddInput(ElementType::kFloat, {8});

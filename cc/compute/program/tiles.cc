@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <utility>
 #include <vector>
@@ -12,11 +13,22 @@ namespace {
 
 using Step = ProgramSteps::Step;
 
+constexpr int64_t kLine = 64;
+
 bool IsOneNumber(const View& view) {
   for (int d = 0; d < view.rank(); ++d) {
     if (view.dims[d] != 1 && view.strides[d] != 0) return false;
   }
   return true;
+}
+
+// True if parts of `bytes` bytes are columns, side by side in each row. Two tiles that share a
+// cache line of each row both read all rows.
+bool IsColumn(const View& view, int64_t bytes) {
+  for (int d = 0; d < view.rank(); ++d) {
+    if (view.dims[d] > 1 && std::abs(view.strides[d]) > bytes) return true;
+  }
+  return false;
 }
 
 // With one dimension, where all operands lie in the order of the result's elements.
@@ -209,14 +221,20 @@ void TileFinder::Close() {
   }
   TileGroup group = std::exchange(group_, {});
   if (group.steps.empty()) return;
-  int64_t bytes = 1;
+  int64_t bytes = 1, least = 1;
   for (size_t s = 0; s < group.steps.size(); ++s) {
     for (size_t k = 0; k < group.steps[s].views.size(); ++k) {
-      if (group.dims[s][k] < 0) continue;
-      bytes = std::max(bytes, group.steps[s].views[k].bytes() / group.num_units);
+      const View& view = group.steps[s].views[k];
+      const int dim = group.dims[s][k];
+      if (dim < 0) continue;
+      bytes = std::max(bytes, view.bytes() / group.num_units);
+      const int64_t stride = std::abs(view.strides[dim]) * group.sizes[s];
+      if (stride > 0 && IsColumn(view, stride)) {
+        least = std::max(least, (kLine + stride - 1) / stride);
+      }
     }
   }
-  group.units_of_tile = std::max<int64_t>(1, limits_.bytes / bytes);
+  group.units_of_tile = std::max(least, limits_.bytes / bytes);
   // Whole cache lines.
   if (group.units_of_tile > 16) group.units_of_tile &= ~int64_t{15};
   const bool is_worth = group.time >= limits_.group && group.num_units >= 2 * group.units_of_tile;

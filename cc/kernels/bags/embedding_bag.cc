@@ -7,6 +7,7 @@
 #include "cc/kernels/bags/bags.h"
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/kernel.h"
+#include "cc/kernels/memory.h"
 #include "cc/kernels/threads.h"
 
 namespace tf_ti {
@@ -30,13 +31,13 @@ absl::Status GetLookUp(OpKernelContext* ctx, const BagSpec& spec, const TableRea
   TensorShape shape;
   TF_RETURN_IF_ERROR(RowsShape(lookup->bags.count, tables.shape(spec.table), &shape));
   Tensor* output = nullptr;
-  TF_RETURN_IF_ERROR(ctx->allocate_output(spec.table, shape, &output));
+  TF_RETURN_IF_ERROR(AllocateOutput(ctx, spec.table, shape, &output));
   lookup->out = Elements<E>(output);
   if (spec.argmax < 0) return absl::OkStatus();
   Tensor* positions = nullptr;
   const bool wanted = ctx->output_required(spec.argmax);
   TF_RETURN_IF_ERROR(
-      ctx->allocate_output(spec.argmax, wanted ? shape : TensorShape({0}), &positions));
+      AllocateOutput(ctx, spec.argmax, wanted ? shape : TensorShape({0}), &positions));
   if (wanted) lookup->argmax = Elements<Index>(positions);
   return absl::OkStatus();
 }
@@ -129,8 +130,8 @@ struct GradientInputs : BagGradients<E, Index> {
     TensorShape shape;
     TF_RETURN_IF_ERROR(RowsShape(count, this->grad->shape(), &shape));
     Tensor *rows_output = nullptr, *values_output = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({count}), &rows_output));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(1, shape, &values_output));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, TensorShape({count}), &rows_output));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, shape, &values_output));
     *rows = Elements<Index>(rows_output);
     *values = Elements<E>(values_output);
     return absl::OkStatus();
@@ -254,7 +255,7 @@ class EmbeddingBagWeightsGradOp : public SafeKernel {
     TF_RETURN_IF_ERROR(table.Open(ctx, DataTypeToEnum<T>::value));
     TF_RETURN_IF_ERROR(CheckRowsOf("grad", grad.shape(), given.bags.count, table.shape()));
     Tensor* output = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, ctx->input(spec_.indices).shape(), &output));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, ctx->input(spec_.indices).shape(), &output));
     WeightsOutput<E> gradient;
     if (given.weights.wide != nullptr) {
       gradient.wide = Elements<Sum<E>>(output);

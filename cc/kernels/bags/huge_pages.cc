@@ -1,12 +1,10 @@
 #include "cc/kernels/bags/huge_pages.h"
 
-#include <cstdlib>
 #include <iterator>
 #include <mutex>
-#include <string_view>
 #include <unordered_map>
 
-#include "cc/compute/bags/huge_pages.h"
+#include "cc/compute/huge_pages.h"
 #include "cc/kernels/bags/bags.h"
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/kernel.h"
@@ -19,11 +17,6 @@ using tensorflow::Tensor;
 using tensorflow::Var;
 
 void Advise(const Tensor& tensor) { AdviseHugePages(tensor.data(), tensor.TotalBytes()); }
-
-bool IsWanted() {
-  const char* const value = std::getenv("TF_TI_HUGE_PAGES");
-  return value == nullptr || std::string_view(value) != "0";
-}
 
 // The memory of large variables at the time when they were advised.
 class Advised {
@@ -63,9 +56,8 @@ class Advised {
 
 void AdviseOnce(OpKernelContext* ctx, Var* variable) {
   constexpr size_t kLarge = 32 << 20;
-  static const bool is_wanted = IsWanted();
   const Tensor& tensor = *variable->tensor();
-  if (tensor.TotalBytes() < kLarge || !is_wanted || OnGpu(ctx)) return;
+  if (tensor.TotalBytes() < kLarge || !UsesHugePages() || OnGpu(ctx)) return;
   static Advised* const advised = new Advised;  // for as long as there are threads
   if (advised->Add(variable, tensor.data())) Advise(tensor);
 }

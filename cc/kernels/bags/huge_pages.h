@@ -8,7 +8,7 @@
 namespace tf_ti {
 
 // Asks for huge pages for a variable of 32 MB or more in the processor's memory, once for each
-// memory that it gets, unless TF_TI_HUGE_PAGES=0 is in the environment. The caller has locked it.
+// memory that it gets, if UsesHugePages. The caller has locked it.
 void AdviseOnce(tensorflow::OpKernelContext* ctx, tensorflow::Var* variable);
 
 }  // namespace tf_ti

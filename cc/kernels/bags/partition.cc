@@ -7,6 +7,7 @@
 
 #include "cc/kernels/bags/bags.h"
 #include "cc/kernels/kernel.h"
+#include "cc/kernels/memory.h"
 #include "cc/kernels/threads.h"
 
 namespace tf_ti {
@@ -41,7 +42,7 @@ class EmbeddingBagPartitionOp : public SafeKernel {
     }
     Tensor* is_empty = nullptr;
     const int last = ctx->num_outputs() - 1;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(last, TensorShape({bags.count}), &is_empty));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, last, TensorShape({bags.count}), &is_empty));
     Threads threads(ctx);
     BagPartition<Index> partition(bags, shards);
     const std::string problem = partition.Init(&threads, is_empty->flat<bool>().data());
@@ -65,7 +66,7 @@ class EmbeddingBagPartitionOp : public SafeKernel {
   template <typename E>
   static absl::Status Allocate(OpKernelContext* ctx, int output, int64_t size, E** elements) {
     Tensor* tensor = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(output, TensorShape({size}), &tensor));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, output, TensorShape({size}), &tensor));
     *elements = Elements<E>(tensor);
     return absl::OkStatus();
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cc/kernels/kernel.h"
+#include "cc/kernels/memory.h"
 #include "cc/spec/shapes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -75,7 +76,7 @@ class RowPositionsOp : public SafeKernel {
     TF_RETURN_IF_ERROR(CheckRank("num_emb", ctx->input(0).shape(), 0));
     TF_RETURN_IF_ERROR(CheckRank("rows", rows.shape(), 1));
     Tensor* positions = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, indices.shape(), &positions));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, indices.shape(), &positions));
     const int64_t num_emb = ctx->input(0).scalar<int64_t>()();
     const Rows<Index> known(rows, num_emb);
     const auto find = [&](Index index) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "cc/compute/huge_pages.h"
+
 namespace tf_ti {
 namespace {
 
@@ -107,7 +109,9 @@ class CachingAllocator : public tensorflow::Allocator {
     }
     // Blocks that are kept cut the free memory around them into parts too small for a large block.
     if (ThreadCache* cache = ThreadCache::Get()) cache->Clear();
-    return AllocateAligned(alignment, num_bytes);
+    void* const block = AllocateAligned(alignment, num_bytes);
+    if (block != nullptr) AdviseNewMemory(block, num_bytes);
+    return block;
   }
 
   void DeallocateRaw(void* block) override {

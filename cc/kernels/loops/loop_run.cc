@@ -361,6 +361,12 @@ absl::Status LoopRun::StartPieces(int i, const TensorShape& first) {
                    : count() < 0          ? kFirstCapacity
                                           : std::min(count(), kFirstCapacity);
   if (state.capacity == 0) return Grow(i);
+  if (state.is_home) {
+    TF_RETURN_IF_ERROR(AllocateOutput(i, state.capacity + 1, &state.with_spare));
+    const int64_t begin = spec_.reverse ? 0 : state.extent;
+    state.tensor = state.with_spare.Slice(begin, begin + state.capacity * state.extent);
+    return absl::OkStatus();
+  }
   TF_RETURN_IF_ERROR(AllocateOutput(i, state.capacity, &state.tensor));
   return state.length >= 0 ? FillZeros(ctx_, &state.tensor) : absl::OkStatus();
 }
@@ -479,10 +485,48 @@ TensorShape LoopRun::NextShape(int i) const {
   }
 }
 
+// Returns true if the pieces of output `i` are rows of a history of such values, in the same order.
+bool LoopRun::MayHouse(int i, const Region::Array& value) const {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  const bool has_pieces = output.mode == OutputMode::kConcat || output.mode == OutputMode::kStack;
+  if (!has_pieces || !outputs_[i].required || output.stride < 0 || output.length >= 0 ||
+      spec_.has_condition || !tensorflow::DataTypeCanUseMemcpy(value.dtype)) {
+    return false;
+  }
+  const int rank = value.shape.dims();
+  int64_t axis;
+  return value.shape.num_elements() > 0 &&
+         output.FindAxis(rank + (output.mode == OutputMode::kStack || rank == 0), &axis).ok() &&
+         axis == 0 &&
+         HistoryBlock::RowElements(value.dtype, value.shape) == value.shape.num_elements();
+}
+
+// The pieces of an output may be the values of history `i` too: the same result, or a state, which
+// is a result of the iteration before. Then the history lies in the output's memory. Returns the
+// output, or -1 if the history has memory of its own.
+int LoopRun::FindHome(int i, const WholeBody& body) const {
+  const LoopSpec::Output& history = spec_.outputs[i];
+  if (history.mode != OutputMode::kHistory || history.stride != 1) return -1;
+  const std::vector<int>& sources = body.body->whole;
+  int source = SourceOf(history, *body.body);
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    if (edge.to != history.parameter) continue;
+    source = sources[edge.from];
+    break;
+  }
+  if (source < 0) return -1;
+  const Region::Array value = ArrayOf(body_, body, source);
+  for (int j = 0; j < static_cast<int>(outputs_.size()); ++j) {
+    const int result = spec_.outputs[j].result;
+    if (result >= 0 && sources[result] == source && MayHouse(j, value)) return j;
+  }
+  return -1;
+}
+
 // Memory for the values of a history that programs make: for all of them, or twice as many as there
-// are where a condition ends the loop. A state's value of an iteration after the last has a place
-// too.
-absl::Status LoopRun::StartRows(int i, const Region::Array& value) {
+// are where a condition ends the loop. The memory has one more row, for a state's value of an
+// iteration after the last.
+absl::Status LoopRun::StartRows(int i, const Region::Array& value, int home) {
   OutputState& state = outputs_[i];
   const HistoryBlock& block = state.block;
   const int64_t capacity = spec_.has_condition ? std::max(kFirstCapacity, 2 * block.end())
@@ -492,9 +536,15 @@ absl::Status LoopRun::StartRows(int i, const Region::Array& value) {
   TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape({capacity + 1, length}, &shape));
   // Without memory the rows stay as they are.
   Tensor rows;
-  TF_RETURN_IF_ERROR(Allocate(ctx_, value.dtype, shape, &rows));
-  const int64_t first = spec_.reverse ? 1 : 0;
+  if (home < 0) {
+    TF_RETURN_IF_ERROR(Allocate(ctx_, value.dtype, shape, &rows));
+  } else if (!rows.CopyFrom(outputs_[home].with_spare, shape)) {
+    return absl::InternalError("pieces are no rows");
+  }
+  const bool is_state = value.source.kind == Source::kParameter;
+  const int64_t first = is_state == spec_.reverse ? 1 : 0;
   state.tensor = rows.Slice(first, first + capacity);
+  state.home = home;
   state.capacity = capacity;
   if (block.end() > 0 && length > 0) {
     const int64_t row = length * tensorflow::DataTypeSize(value.dtype);
@@ -610,6 +660,32 @@ bool LoopRun::BindInput(int i, const TensorShape& shape, NativeLoop* loop) const
   }
 }
 
+// Returns false if there is no way to. The history's home, if it has one, is bound already.
+bool LoopRun::BindHistory(int i, const Region::Array& value, int home, NativeLoop* loop) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  if (!tensorflow::DataTypeCanUseMemcpy(value.dtype)) return false;
+  const bool is_full = iteration_ / output.stride >= state.capacity;
+  if ((state.capacity == 0 || is_full) && !StartRows(i, value, home).ok()) return false;
+  if (state.home != home) return false;
+  if (state.block.end() > 0 && state.block.shape() != value.shape) return false;
+  Walk walk;
+  walk.base = Elements<char>(&state.tensor);
+  walk.step =
+      HistoryBlock::RowElements(value.dtype, value.shape) * tensorflow::DataTypeSize(value.dtype);
+  walk.every = output.stride;
+  if (home < 0 && output.result >= 0) {
+    loop->WriteResult(output.result, walk);
+  } else if (home < 0) {
+    loop->WriteParameter(output.parameter, walk);
+  } else if (output.result < 0) {
+    // All later values of the state are pieces of the home.
+    const Tensor& start = frame_.parameters[output.parameter];
+    walk.Write(Index(), start.TotalBytes(), Elements<char>(start));
+  }
+  return true;
+}
+
 // Returns false if there is no way to, or an iteration that does without tells what is wrong.
 bool LoopRun::BindOutput(int i, const Region::Array& value, NativeLoop* loop) {
   const LoopSpec::Output& output = spec_.outputs[i];
@@ -632,37 +708,23 @@ bool LoopRun::BindOutput(int i, const Region::Array& value, NativeLoop* loop) {
     return shape == state.first && loop->AddResult(output.result, dtype, &state.tensor);
   }
   if (!tensorflow::DataTypeCanUseMemcpy(dtype)) return false;
-  const int64_t size = tensorflow::DataTypeSize(dtype);
+  if (iteration_ == 0 && !StartPieces(i, shape).ok()) return false;
+  const bool may_grow = spec_.has_condition && state.length < 0 && state.capacity != count();
+  if (may_grow && iteration_ + 1 >= state.capacity && !Grow(i).ok()) return false;
+  if (!state.pieces.empty() || shape != state.first) return false;
+  if (!state.is_stacked && !output.IsPart(state.extent)) return false;
+  PieceReader reader;
+  if (!reader.Init(state.tensor, state.axis, state.is_stacked).ok()) return false;
+  const BlockCopy blocks = reader.Blocks(state.extent);
+  const int64_t piece = reader.At(state.extent) - reader.At(0);
+  const bool is_reversed = output.stride < 0;
+  const int64_t last = (spec_.has_condition ? state.capacity : count()) - 1;
   Walk walk;
-  if (output.mode == OutputMode::kHistory) {
-    const bool is_full = iteration_ / output.stride >= state.capacity;
-    if ((state.capacity == 0 || is_full) && !StartRows(i, value).ok()) return false;
-    if (state.block.end() > 0 && state.block.shape() != shape) return false;
-    walk.base = Elements<char>(&state.tensor);
-    walk.step = HistoryBlock::RowElements(dtype, shape) * size;
-    walk.every = output.stride;
-  } else {
-    if (iteration_ == 0 && !StartPieces(i, shape).ok()) return false;
-    const bool may_grow = spec_.has_condition && state.length < 0 && state.capacity != count();
-    if (may_grow && iteration_ + 1 >= state.capacity && !Grow(i).ok()) return false;
-    if (!state.pieces.empty() || shape != state.first) return false;
-    if (!state.is_stacked && !output.IsPart(state.extent)) return false;
-    PieceReader reader;
-    if (!reader.Init(state.tensor, state.axis, state.is_stacked).ok()) return false;
-    const BlockCopy blocks = reader.Blocks(state.extent);
-    const int64_t piece = reader.At(state.extent) - reader.At(0);
-    const bool is_reversed = output.stride < 0;
-    const int64_t last = (spec_.has_condition ? state.capacity : count()) - 1;
-    walk.base = Elements<char>(&state.tensor) + (is_reversed ? last * piece : 0);
-    walk.step = is_reversed ? -piece : piece;
-    walk.num_blocks = blocks.count;
-    walk.block_stride = blocks.src_stride * size;
-  }
-  if (output.result >= 0) {
-    loop->WriteResult(output.result, walk);
-  } else {
-    loop->WriteParameter(output.parameter, walk);
-  }
+  walk.base = Elements<char>(&state.tensor) + (is_reversed ? last * piece : 0);
+  walk.step = is_reversed ? -piece : piece;
+  walk.num_blocks = blocks.count;
+  walk.block_stride = blocks.src_stride * tensorflow::DataTypeSize(dtype);
+  loop->WriteResult(output.result, walk);
   return true;
 }
 
@@ -680,11 +742,28 @@ bool LoopRun::Bind(const WholeBody& body, WholeBody* condition, NativeLoop* loop
     }
     loop->SetState(edge.to, edge.from, state);
   }
-  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
-    const LoopSpec::Output& output = spec_.outputs[i];
-    if (!outputs_[i].required || output.mode == OutputMode::kCount) continue;
-    const Region::Array value = ArrayOf(body_, body, SourceOf(output, *body.body));
-    if (!BindOutput(i, value, loop)) return false;
+  const int num_outputs = static_cast<int>(spec_.outputs.size());
+  std::vector<int> homes(num_outputs, -1);
+  for (int i = 0; i < num_outputs; ++i) {
+    const int home = outputs_[i].required ? FindHome(i, body) : -1;
+    if (home < 0) continue;
+    // An output that was started before has no spare piece.
+    if (iteration_ == 0) outputs_[home].is_home = true;
+    if (outputs_[home].is_home) homes[i] = home;
+  }
+  // Histories come last: their homes have memory by then.
+  for (const bool are_histories : {false, true}) {
+    for (int i = 0; i < num_outputs; ++i) {
+      const LoopSpec::Output& output = spec_.outputs[i];
+      if (!outputs_[i].required || output.mode == OutputMode::kCount ||
+          (output.mode == OutputMode::kHistory) != are_histories) {
+        continue;
+      }
+      const Region::Array value = ArrayOf(body_, body, SourceOf(output, *body.body));
+      if (!(are_histories ? BindHistory(i, value, homes[i], loop) : BindOutput(i, value, loop))) {
+        return false;
+      }
+    }
   }
   return true;
 }

@@ -72,6 +72,9 @@ class LoopRun {
     int axis = 0;                            // resolved
     std::vector<tensorflow::Tensor> pieces;  // a history's, or those of differing extents
     HistoryBlock block;                      // more of a history's
+    int home = -1;                           // the output in whose memory the block lies, if any
+    bool is_home = false;                    // a history's block may lie in its memory
+    tensorflow::Tensor with_spare;           // of a home: `tensor` and one more piece
   };
 
   const tensorflow::Tensor& Input(int i) const {
@@ -96,7 +99,10 @@ class LoopRun {
   absl::Status AddSum(int i, const tensorflow::Tensor& value);
   absl::Status FinishEmpty(int i);
   absl::Status StartPieces(int i, const tensorflow::TensorShape& first);
-  absl::Status StartRows(int i, const Region::Array& value);
+  bool MayHouse(int i, const Region::Array& value) const;
+  int FindHome(int i, const WholeBody& body) const;
+  absl::Status StartRows(int i, const Region::Array& value, int home);
+  bool BindHistory(int i, const Region::Array& value, int home, NativeLoop* loop);
   tensorflow::TensorShape NextShape(int i) const;
   bool FindWhole(WholeBody* body, WholeBody* condition) const;
   Region::Array ArrayOf(const Body& function, const WholeBody& whole, int source) const;

@@ -7,6 +7,7 @@
 #include "cc/compute/loops/blocks.h"
 #include "cc/compute/loops/pieces_gpu.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/memory.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -156,7 +157,7 @@ TensorShape PieceReader::Shape(int64_t size) const {
 absl::Status Allocate(OpKernelContext* ctx, DataType dtype, const TensorShape& shape,
                       Tensor* tensor, tensorflow::AllocatorAttributes attributes) {
   if (OnGpu(ctx) && LivesOnHost(dtype)) attributes.set_on_host(true);
-  return ctx->allocate_temp(dtype, shape, tensor, attributes);
+  return AllocateTemporary(ctx, dtype, shape, tensor, attributes);
 }
 
 absl::Status PlacePiece(OpKernelContext* ctx, const Tensor& piece, int axis, int64_t begin,

@@ -9,6 +9,7 @@
 #include "cc/kernels/function.h"
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/kernel.h"
+#include "cc/kernels/memory.h"
 #include "cc/kernels/recurrent/call.h"
 #include "cc/kernels/threads.h"
 #include "cc/spec/recurrent/cell_spec.h"
@@ -41,12 +42,13 @@ absl::Status GetInputs(OpKernelContext* ctx, std::vector<Tensor>* inputs) {
   return absl::OkStatus();
 }
 
-absl::Status AllocateOutput(OpKernelContext* ctx, int i, const TensorShape& shape, Tensor* output) {
+absl::Status AllocateHostOutput(OpKernelContext* ctx, int i, const TensorShape& shape,
+                                Tensor* output) {
 #if GOOGLE_CUDA
   if (OnGpu(ctx)) return AllocateForGpu(ctx, ctx->expected_output_dtype(i), shape, output);
 #endif
   Tensor* allocated;
-  TF_RETURN_IF_ERROR(ctx->allocate_output(i, shape, &allocated));
+  TF_RETURN_IF_ERROR(AllocateOutput(ctx, i, shape, &allocated));
   *output = *allocated;
   return absl::OkStatus();
 }
@@ -91,7 +93,7 @@ class NativeSequence {
       // A saved output may have no reader.
       const bool is_required = !output.is_saved || ctx_->output_required(i);
       const TensorShape shape = is_required ? output.shape : TensorShape({0});
-      TF_RETURN_IF_ERROR(AllocateOutput(ctx_, i, shape, &outputs[i]));
+      TF_RETURN_IF_ERROR(AllocateHostOutput(ctx_, i, shape, &outputs[i]));
       if (!is_required) continue;
       results[i] = outputs[i];
       if (kIsWidened && !output.is_saved) TF_RETURN_IF_ERROR(Allocate(shape, &results[i]));
@@ -116,7 +118,7 @@ class NativeSequence {
   absl::Status Allocate(const TensorShape& shape, Tensor* tensor) {
     tensorflow::AllocatorAttributes attributes;
     attributes.set_on_host(true);
-    return ctx_->allocate_temp(DataTypeToEnum<S>::value, shape, tensor, attributes);
+    return AllocateTemporary(ctx_, DataTypeToEnum<S>::value, shape, tensor, attributes);
   }
 
   // Replaces a tensor by a copy of its numbers, in the type in which they are computed.
