@@ -425,7 +425,7 @@ inline bool RunJoinedRows(const Instruction& o, int num_operands, Kernel run) {
   for (int p = 0; p < num_operands; ++p) {
     const bool has_one = p > 0 && o.strides[p][1] == 0;
     const bool is_joined = o.strides[p][1] == n * o.strides[p][0];
-    if (o.strides[p][0] == 0 || !(has_one || is_joined)) return false;
+    if (o.strides[p][0] <= 0 || !(has_one || is_joined)) return false;
   }
   Instruction rows = o, rest = o;
   rest.num_rows = rest.sizes[1] = o.num_rows % joined;
