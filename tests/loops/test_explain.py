@@ -328,7 +328,9 @@ BODIES = {
         ["no lanes: a constant is not the same along dimension 0", "the constant as an input"],
     ),
     "rows that a condition reads": (
-        lambda xs: tf_ti.while_loop(lambda h: tf.reduce_max(h) < 9.0, lambda h: [h * 2.0], [xs[:1]]),
+        lambda xs: tf_ti.while_loop(
+            lambda h: tf.reduce_max(h) < 9.0, lambda h: [h * 2.0], [xs[:1]]
+        ),
         [XS],
         ["no lanes: the condition reads all of loop_vars", "a state of one value"],
     ),
