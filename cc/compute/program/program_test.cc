@@ -1067,7 +1067,6 @@ TEST(Program, CopiesAreOfWhatWasThere) {
   for (int i = 0; i < 256; ++i) EXPECT_EQ(result[i], from[(i + 255) % 256] - other[i]);
 }
 
-// An instruction takes more time than a copy of few elements.
 TEST(Program, TilesOfColumnsHaveWholeCacheLines) {
   for (const int64_t width : {8, 64}) {
     ProgramBuilder builder;
@@ -1076,10 +1075,13 @@ TEST(Program, TilesOfColumnsHaveWholeCacheLines) {
     const std::vector<TileGroup> groups = FindTileGroups(builder.steps(), TileLimits());
     ASSERT_EQ(groups.size(), 1);
     EXPECT_EQ(groups[0].num_units, width == 8 ? 1 : 64);
-    if (width == 64) EXPECT_EQ(groups[0].units_of_tile, 16);
+    if (width == 64) {
+      EXPECT_EQ(groups[0].units_of_tile, 16);
+    }
   }
 }
 
+// An instruction takes more time than a copy of few elements.
 TEST(Program, SmallArraysAreCopied) {
   ProgramBuilder builder;
   const View x = builder.AddInput(ElementType::kFloat, {8});
