@@ -516,6 +516,20 @@ TEST(Elementwise, Alpha) {
   }
 }
 
+TEST(Elementwise, GradientsAtTheEdgesOfRelu6) {
+  for (const ElementType type : kReals) {
+    const Array dy = ListOf(type, {2, 2, 2}), x = ListOf(type, {0, 5, 6});
+    Expect(Node("Relu6Grad"), {dy, x}, ListOf(type, {0, 2, 0}));
+  }
+}
+
+TEST(Elementwise, SoftplusFarFromZero) {
+  for (const ElementType type : kReals) {
+    const Array x = ListOf(type, {-40, 40});
+    Expect(Node("Softplus"), {x}, ListOf(type, {0, 40}), 1);
+  }
+}
+
 TEST(Elementwise, OfThreeOperands) {
   for (const std::vector<Dims>& shapes : Shapes()) {
     for (const ElementType type : kTypes) {
@@ -576,6 +590,10 @@ TEST(BiasAdd, AddsToEachChannel) {
     Expect(first, {x, bias},
            Built(type, x.dims, [&](const Dims& at) { return At(x, at) + At(bias, {at[1]}); }));
     ExpectRefused(first, {x, Sample(type, {4})});
+    const Array rows = Sample(type, {2, 3, 5});
+    Expect(first, {rows, bias}, Built(type, rows.dims, [&](const Dims& at) {
+             return At(rows, at) + At(bias, {at[1]});
+           }));
   }
   ExpectRefused(Node("BiasAdd"), {Sample(kFloat, {4, 3}), Sample(kFloat, {4})});
   ExpectRefused(Node("BiasAdd"), {Sample(kFloat, {3}), Sample(kFloat, {3})});
@@ -871,6 +889,23 @@ TEST(MatMul, AddsProducts) {
   ExpectRefused(Node("BatchMatMulV2"), {Sample(kFloat, {2, 2, 2}), Sample(kFloat, {3, 2, 2})});
 }
 
+TEST(MatMul, TransposesEitherFactor) {
+  const Array x = Sample(kFloat, {3, 2, 4}), y = Sample(kFloat, {3, 4, 5});
+  const auto transposed = [](const Array& array) {
+    return Built(kFloat, {array.dims[0], array.dims[2], array.dims[1]},
+                 [&](const Dims& at) { return At(array, {at[0], at[2], at[1]}); });
+  };
+  const Array expected = Built(kFloat, {3, 2, 5}, [&](const Dims& at) {
+    Number sum = 0;
+    for (int64_t k = 0; k < 4; ++k) sum += At(x, {at[0], at[1], k}) * At(y, {at[0], k, at[2]});
+    return sum;
+  });
+  for (const char* const op : {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}) {
+    Expect(Node(op, "adj_x", true), {transposed(x), y}, expected);
+    Expect(Node(op, "adj_y", true), {x, transposed(y)}, expected);
+  }
+}
+
 // An einsum as loops over all labels.
 Array EinsumPlainly(const std::vector<std::string>& labels, const std::string& result,
                     const std::vector<Array>& arrays) {
@@ -1034,6 +1069,12 @@ TEST(Reduction, HalvesAreSummedInFloat) {
   Expect(Node("Sum"), {apart, Ints({0, 2})}, ListOf(type, {1 + 0x1p-7L}));
 }
 
+// The sum of 259 needs more bits than bfloat16 has. The mean is exact.
+TEST(Reduction, HalvesOfAMeanAreRoundedOnce) {
+  const ElementType type = ElementType::kBFloat16;
+  Expect(Node("Mean"), {ListOf(type, {253, 1, 1, 1, 1, 1, 1}), Ints({0})}, ScalarOf(type, 37));
+}
+
 TEST(Accumulated, SumsAndProductsUpToEach) {
   for (const ElementType type : kNumbers) {
     for (const bool is_sum : {false, true}) {
@@ -1185,6 +1226,9 @@ TEST(L2Loss, IsHalfTheSumOfSquares) {
       Expect(Node("L2Loss"), {x}, ScalarOf(type, sum));
     }
   }
+  // A square needs more bits than bfloat16 has. The sum of squares is rounded, not each square.
+  const ElementType type = ElementType::kBFloat16;
+  Expect(Node("L2Loss"), {ListOf(type, {1, 139.0L / 128})}, ScalarOf(type, 139.0L / 128));
   ExpectRefused(Node("L2Loss"), {Sample(kFloat, {0})});
 }
 
@@ -1196,6 +1240,7 @@ TEST(Shape, IsKnown) {
   ExpectKnown(Node("ShapeN"), {x, y}, {ListOf(kInt32, {2, 0, 3}), ListOf(kInt32, {4, 5})});
   ExpectKnown(Node("Size"), {x}, {ScalarOf(kInt32, 0)});
   ExpectKnown(Node("Size"), {y}, {ScalarOf(kInt32, 20)});
+  ExpectKnown(Node("Size", "out_type", tensorflow::DT_INT64), {y}, {ScalarOf(kInt64, 20)});
   ExpectKnown(Node("Rank"), {x}, {ScalarOf(kInt32, 3)});
   ExpectKnown(Node("Rank"), {Sample(kFloat, {})}, {ScalarOf(kInt32, 0)});
   const Array large = Sample(kFloat, {int64_t{1} << 31, 0});  // int32 has no such number
@@ -1220,6 +1265,8 @@ TEST(ConcatOffset, IsKnown) {
               {ListOf(kInt32, {0, 0}), ListOf(kInt32, {0, 3}), ListOf(kInt32, {0, 3})});
   ExpectKnown(Node("ConcatOffset"), {Int(-2), Ints({2, 3}), Ints({4, 3})},
               {ListOf(kInt32, {0, 0}), ListOf(kInt32, {2, 0})});
+  ExpectKnown(Node("ConcatOffset", "shape_type", tensorflow::DT_INT64),
+              {Int(0), Known(ListOf(kInt64, {2, 3}))}, {ListOf(kInt64, {0, 0})});
   ExpectRefused(Node("ConcatOffset"), {Int(2), Ints({2, 3})});
   ExpectRefused(Node("ConcatOffset"), {Int(0), ListOf(kInt32, {2, 3})});
   ExpectRefused(Node("ConcatOffset"), {Ints({0}), Ints({2, 3})});
@@ -1229,6 +1276,8 @@ TEST(ConcatOffset, IsKnown) {
 
 TEST(InvertPermutation, IsKnown) {
   ExpectKnown(Node("InvertPermutation"), {Ints({2, 0, 3, 1})}, {ListOf(kInt32, {1, 3, 0, 2})});
+  ExpectKnown(Node("InvertPermutation", "T", tensorflow::DT_INT64), {Known(ListOf(kInt64, {1, 0}))},
+              {ListOf(kInt64, {1, 0})});
   ExpectRefused(Node("InvertPermutation"), {Ints({0, 0})});
   ExpectRefused(Node("InvertPermutation"), {Ints({0, 2})});
   ExpectRefused(Node("InvertPermutation"), {Ints({-1, 0})});
@@ -1459,6 +1508,16 @@ TEST(Lower, FoldsKnownIntegers) {
   EXPECT_EQ(less.outputs[0].integers, std::vector<int64_t>{1});
   std::vector<Number> many(65, 1);
   EXPECT_EQ(ResultOf(Node("Neg"), {Ints(many)}).are_known, std::vector<bool>{false});
+  EXPECT_EQ(ResultOf(Node("BroadcastTo"), {Int(1), Ints({65})}).are_known,
+            std::vector<bool>{false});
+}
+
+// An instruction loops over few axes. An array of more axes takes many instructions.
+TEST(Lower, RefusesAStepOfManyInstructions) {
+  const Dims even = {3, 1, 3, 1, 3, 1, 3, 1}, odd = {1, 3, 1, 3, 1, 3, 1, 3};
+  ExpectRefused(Node("AddV2"), {Sample(kFloat, even), Sample(kFloat, odd)});
+  const Array x = Sample(kFloat, Dims(8, 3));
+  ExpectRefused(Node("Transpose"), {x, Ints({7, 6, 5, 4, 3, 2, 1, 0})});
 }
 
 class EveryOperationIsTested : public testing::Environment {
