@@ -669,6 +669,7 @@ ROWS = {
     "of another type": (FLAT, lambda r: tf.cast(r, tf.int64) + 1),
     "strings": (WORDS, tf.strings.upper),
     "slices": (FLAT, lambda r: r[1:]),
+    "the rest of another": (FLAT, lambda r: tf.slice(tf.range(4), [tf.size(r)], [-1])),
     "longer": (FLAT, lambda r: tf.concat([r, [9.0], r], 0)),
     "what is selected": (FLAT, lambda r: tf.boolean_mask(r, r > 1)),
     "numbers": (FLAT, lambda r: tf.range(tf.size(r))),
