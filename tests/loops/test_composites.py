@@ -746,6 +746,15 @@ def test_parts_of_ragged_rows_are_stacked_ragged(mode):
     assert ys[2].to_list() == DEEP.to_list()
 
 
+def test_a_result_whose_extent_no_row_tells_is_a_tensor():
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def call(w):
+        zeros = lambda r: tf.zeros(tf.shape(w * tf.reduce_sum(r)))  # noqa: E731 - autograph
+        return tf_ti.scan(lambda c, r: (c, zeros(r)), 0.0, FLAT)[1]
+
+    same(call(tf.ones(2)), tf.zeros([3, 2]))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_static_shape_of_ragged_results_is_that_of_all_rows(mode):
     _, ys = in_mode(mode, lambda x: tf_ti.scan(lambda c, r: (c, (r, r[:1])), 0.0, x), DEEP)
