@@ -669,6 +669,7 @@ ROWS = {
     "of another type": (FLAT, lambda r: tf.cast(r, tf.int64) + 1),
     "strings": (WORDS, tf.strings.upper),
     "slices": (FLAT, lambda r: r[1:]),
+    "the rest of another": (FLAT, lambda r: tf.slice(tf.range(4), [tf.size(r)], [-1])),
     "longer": (FLAT, lambda r: tf.concat([r, [9.0], r], 0)),
     "what is selected": (FLAT, lambda r: tf.boolean_mask(r, r > 1)),
     "numbers": (FLAT, lambda r: tf.range(tf.size(r))),
@@ -743,6 +744,15 @@ def test_parts_of_ragged_rows_are_stacked_ragged(mode):
     same_ragged(ys[0], DEEP.merge_dims(1, 2))
     same_ragged(ys[1], tf.reduce_sum(DEEP, -1))
     assert ys[2].to_list() == DEEP.to_list()
+
+
+def test_a_result_whose_extent_no_row_tells_is_a_tensor():
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def call(w):
+        zeros = lambda r: tf.zeros(tf.shape(w * tf.reduce_sum(r)))  # noqa: E731 - autograph
+        return tf_ti.scan(lambda c, r: (c, zeros(r)), 0.0, FLAT)[1]
+
+    same(call(tf.ones(2)), tf.zeros([3, 2]))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -843,6 +843,8 @@ def of_linear_ops(dy, v):
         (lambda dy, v: tf.where(v > 0.0, dy, 1.0), False),
         (lambda dy, v: tf.sign(dy), False),
         (lambda dy, v: v / dy, False),
+        (lambda dy, v: tf.raw_ops.TanhGrad(y=v, dy=dy), True),
+        (lambda dy, v: tf.raw_ops.TanhGrad(y=dy, dy=v), False),
         (lambda dy, v: tf.cast(tf.cast(dy, tf.int32), tf.float32), False),
         (lambda dy, v: tf.clip_by_value(dy, -1.0, 1.0), False),
         (lambda dy, v: tf.concat([dy, v], axis=0)[:B], False),

@@ -535,6 +535,7 @@ FAILING = {
     "an element at a number": lambda n, e: W[n + 100, 0],
     "a gather": lambda n, e: tf.gather(e, [0]),
     "a gather of a table": lambda n, e: tf.gather(W, [n + 100]),
+    "a gather of the row behind the last": lambda n, e: tf.gather(W, [W.shape[0]]),
     "a gather of elements": lambda n, e: tf.gather_nd(W, [[n + 100, 0]]),
     "the largest": lambda n, e: tf.math.top_k(e, 1)[0],
     "where the largest is": lambda n, e: number(tf.argmax(e)),
@@ -548,10 +549,12 @@ FAILING = {
     "a matrix of no size": lambda n, e: tf.eye(n - 1),
     "a mask of no length": lambda n, e: number(tf.sequence_mask([n], maxlen=n - 1)),
     "an axis": lambda n, e: tf.cumsum(V, n + 5),
+    "an axis that is known": lambda n, e: tf.cumsum(V, 5),
     "a mean along an axis": lambda n, e: tf.reduce_mean(V, n + 5),
     "a permutation": lambda n, e: tf.transpose(V, [n, n]),
     "parts": lambda n, e: tf.split(V, [n + 1, H], 0)[0],
     "a diagonal": lambda n, e: tf.linalg.diag_part(R, k=n + 7),
+    "a diagonal of more rows": lambda n, e: tf.linalg.diag(V[0], num_rows=n + 1),
     "a band": lambda n, e: tf.linalg.band_part(R, n + 7, 0),
     "a wide band": lambda n, e: tf.linalg.band_part(tf.zeros([n, n]), 2, 0),
     "a far diagonal": lambda n, e: tf.linalg.diag_part(tf.zeros([n, n]), k=2),
@@ -594,6 +597,9 @@ FAILING = {
     ),
     "more frequencies": lambda n, e: tf.stop_gradient(
         tf.abs(tf.raw_ops.RFFT(input=R, fft_length=[99]))
+    ),
+    "two more waves": lambda n, e: tf.stop_gradient(
+        tf.raw_ops.IRFFT(input=tf.complex(R, R), fft_length=[2 * H])
     ),
     "frequencies of a number": lambda n, e: tf.stop_gradient(
         tf.abs(tf.raw_ops.RFFT(input=R, fft_length=[n + 99]))

@@ -190,10 +190,14 @@ TWO = {
     "a table": lambda x, z: (TABLE[: tf.shape(x)[0]], TABLE[: tf.size(z)]),
     "a longer table": lambda x, z: (TABLE[2 * tf.shape(x)[0] :: 2], TABLE[tf.size(z) :]),
     "broadcast": lambda x, z: (x[:4] + z[:, None], z[:, None] * x[:1]),
-    "ranges": lambda x, z: tuple(
-        tf.tile(tf.cast(tf.range(0, tf.shape(x)[0] + k, 3), x.dtype)[:, None], [1, 3])
-        for k in (0, 1)
-    ),
+    # Of three such pairs, two samples of an extent tell two apart at most.
+    **{
+        f"ranges of {more} more": lambda x, z, more=more: tuple(
+            tf.tile(tf.cast(tf.range(0, tf.shape(x)[0] + k, 3), x.dtype)[:, None], [1, 3])
+            for k in (more, more + 1)
+        )
+        for more in range(3)
+    },
     "spectra": lambda x, z: (
         tf.tile(tf.abs(tf.signal.rfft(tf.tile(z, [tf.shape(x)[0]])))[:, None], [1, 3]),
         pooled(tf.pad(x, [[0, 2], [0, 0]]), 2),

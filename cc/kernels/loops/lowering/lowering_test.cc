@@ -516,6 +516,20 @@ TEST(Elementwise, Alpha) {
   }
 }
 
+TEST(Elementwise, GradientsAtTheEdgesOfRelu6) {
+  for (const ElementType type : kReals) {
+    const Array dy = ListOf(type, {2, 2, 2}), x = ListOf(type, {0, 5, 6});
+    Expect(Node("Relu6Grad"), {dy, x}, ListOf(type, {0, 2, 0}));
+  }
+}
+
+TEST(Elementwise, SoftplusFarFromZero) {
+  for (const ElementType type : kReals) {
+    const Array x = ListOf(type, {-40, 40});
+    Expect(Node("Softplus"), {x}, ListOf(type, {0, 40}), 1);
+  }
+}
+
 TEST(Elementwise, OfThreeOperands) {
   for (const std::vector<Dims>& shapes : Shapes()) {
     for (const ElementType type : kTypes) {
@@ -576,6 +590,10 @@ TEST(BiasAdd, AddsToEachChannel) {
     Expect(first, {x, bias},
            Built(type, x.dims, [&](const Dims& at) { return At(x, at) + At(bias, {at[1]}); }));
     ExpectRefused(first, {x, Sample(type, {4})});
+    const Array rows = Sample(type, {2, 3, 5});
+    Expect(first, {rows, bias}, Built(type, rows.dims, [&](const Dims& at) {
+             return At(rows, at) + At(bias, {at[1]});
+           }));
   }
   ExpectRefused(Node("BiasAdd"), {Sample(kFloat, {4, 3}), Sample(kFloat, {4})});
   ExpectRefused(Node("BiasAdd"), {Sample(kFloat, {3}), Sample(kFloat, {3})});
@@ -864,10 +882,28 @@ TEST(MatMul, AddsProducts) {
   }
   ExpectRefused(Node("MatMul"), {Sample(kFloat, {4}), Sample(kFloat, {4, 1})});
   ExpectRefused(Node("MatMul"), {Sample(kFloat, {2, 4}), Sample(kFloat, {3, 2})});
-  ExpectRefused(Node("MatMul"), {Sample(kFloat, {64, 64}), Sample(kFloat, {64, 64})});
+  ExpectRefused(Node("MatMul"), {Sample(kFloat, {128, 128}), Sample(kFloat, {128, 128})});
+  ExpectRefused(Node("MatMul"), {Sample(kFloat, {1, 512}), Sample(kFloat, {512, 1024})});
   ExpectRefused(Node("MatMul"), {Sample(kFloat, {2, 0}), Sample(kFloat, {0, 2})});
   ExpectRefused(Node("MatMul"), {Sample(kBool, {2, 2}), Sample(kBool, {2, 2})});
   ExpectRefused(Node("BatchMatMulV2"), {Sample(kFloat, {2, 2, 2}), Sample(kFloat, {3, 2, 2})});
+}
+
+TEST(MatMul, TransposesEitherFactor) {
+  const Array x = Sample(kFloat, {3, 2, 4}), y = Sample(kFloat, {3, 4, 5});
+  const auto transposed = [](const Array& array) {
+    return Built(kFloat, {array.dims[0], array.dims[2], array.dims[1]},
+                 [&](const Dims& at) { return At(array, {at[0], at[2], at[1]}); });
+  };
+  const Array expected = Built(kFloat, {3, 2, 5}, [&](const Dims& at) {
+    Number sum = 0;
+    for (int64_t k = 0; k < 4; ++k) sum += At(x, {at[0], at[1], k}) * At(y, {at[0], k, at[2]});
+    return sum;
+  });
+  for (const char* const op : {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}) {
+    Expect(Node(op, "adj_x", true), {transposed(x), y}, expected);
+    Expect(Node(op, "adj_y", true), {x, transposed(y)}, expected);
+  }
 }
 
 // An einsum as loops over all labels.
@@ -911,7 +947,10 @@ TEST(Einsum, IsLoopsOverLabels) {
       for (const std::string& of : labels) {
         Dims dims;
         for (const char label : of) dims.push_back(2 + all.find(label) % 3);
-        arrays.push_back(NonZero(type, dims));  // sums lose the sign of a zero
+        // A sum of 0 before a factor below 0 would be -0.
+        const Array some = NonZero(type, dims);
+        arrays.push_back(
+            Built(type, dims, [&](const Dims& at) { return std::fabs(At(some, at)); }));
         inputs.push_back(arrays.back());
         equation += (equation.empty() ? "" : ",") + of;
       }
@@ -927,7 +966,7 @@ TEST(Einsum, IsLoopsOverLabels) {
   ExpectRefused(Node("Einsum", "equation", "ij,jk->ik"), {x, Sample(kFloat, {3, 2})});
   ExpectRefused(Node("Einsum", "equation", "ij->j"), {Sample(kFloat, {0, 2})});
   ExpectRefused(Node("Einsum", "equation", "ij,jk->ik"),
-                {Sample(kFloat, {64, 64}), Sample(kFloat, {64, 64})});
+                {Sample(kFloat, {128, 128}), Sample(kFloat, {128, 128})});
 }
 
 // A reduction as a fold over the indices that agree where nothing is reduced.
@@ -1028,6 +1067,12 @@ TEST(Reduction, HalvesAreSummedInFloat) {
   const Array apart =
       Built(type, {2, 1, 2}, [&](const Dims& at) { return At(x, 2 * at[0] + at[2]); });
   Expect(Node("Sum"), {apart, Ints({0, 2})}, ListOf(type, {1 + 0x1p-7L}));
+}
+
+// The sum of 259 needs more bits than bfloat16 has. The mean is exact.
+TEST(Reduction, HalvesOfAMeanAreRoundedOnce) {
+  const ElementType type = ElementType::kBFloat16;
+  Expect(Node("Mean"), {ListOf(type, {253, 1, 1, 1, 1, 1, 1}), Ints({0})}, ScalarOf(type, 37));
 }
 
 TEST(Accumulated, SumsAndProductsUpToEach) {
@@ -1181,6 +1226,9 @@ TEST(L2Loss, IsHalfTheSumOfSquares) {
       Expect(Node("L2Loss"), {x}, ScalarOf(type, sum));
     }
   }
+  // A square needs more bits than bfloat16 has. The sum of squares is rounded, not each square.
+  const ElementType type = ElementType::kBFloat16;
+  Expect(Node("L2Loss"), {ListOf(type, {1, 139.0L / 128})}, ScalarOf(type, 139.0L / 128));
   ExpectRefused(Node("L2Loss"), {Sample(kFloat, {0})});
 }
 
@@ -1192,6 +1240,7 @@ TEST(Shape, IsKnown) {
   ExpectKnown(Node("ShapeN"), {x, y}, {ListOf(kInt32, {2, 0, 3}), ListOf(kInt32, {4, 5})});
   ExpectKnown(Node("Size"), {x}, {ScalarOf(kInt32, 0)});
   ExpectKnown(Node("Size"), {y}, {ScalarOf(kInt32, 20)});
+  ExpectKnown(Node("Size", "out_type", tensorflow::DT_INT64), {y}, {ScalarOf(kInt64, 20)});
   ExpectKnown(Node("Rank"), {x}, {ScalarOf(kInt32, 3)});
   ExpectKnown(Node("Rank"), {Sample(kFloat, {})}, {ScalarOf(kInt32, 0)});
   const Array large = Sample(kFloat, {int64_t{1} << 31, 0});  // int32 has no such number
@@ -1216,6 +1265,8 @@ TEST(ConcatOffset, IsKnown) {
               {ListOf(kInt32, {0, 0}), ListOf(kInt32, {0, 3}), ListOf(kInt32, {0, 3})});
   ExpectKnown(Node("ConcatOffset"), {Int(-2), Ints({2, 3}), Ints({4, 3})},
               {ListOf(kInt32, {0, 0}), ListOf(kInt32, {2, 0})});
+  ExpectKnown(Node("ConcatOffset", "shape_type", tensorflow::DT_INT64),
+              {Int(0), Known(ListOf(kInt64, {2, 3}))}, {ListOf(kInt64, {0, 0})});
   ExpectRefused(Node("ConcatOffset"), {Int(2), Ints({2, 3})});
   ExpectRefused(Node("ConcatOffset"), {Int(0), ListOf(kInt32, {2, 3})});
   ExpectRefused(Node("ConcatOffset"), {Ints({0}), Ints({2, 3})});
@@ -1225,6 +1276,8 @@ TEST(ConcatOffset, IsKnown) {
 
 TEST(InvertPermutation, IsKnown) {
   ExpectKnown(Node("InvertPermutation"), {Ints({2, 0, 3, 1})}, {ListOf(kInt32, {1, 3, 0, 2})});
+  ExpectKnown(Node("InvertPermutation", "T", tensorflow::DT_INT64), {Known(ListOf(kInt64, {1, 0}))},
+              {ListOf(kInt64, {1, 0})});
   ExpectRefused(Node("InvertPermutation"), {Ints({0, 0})});
   ExpectRefused(Node("InvertPermutation"), {Ints({0, 2})});
   ExpectRefused(Node("InvertPermutation"), {Ints({-1, 0})});
@@ -1455,6 +1508,16 @@ TEST(Lower, FoldsKnownIntegers) {
   EXPECT_EQ(less.outputs[0].integers, std::vector<int64_t>{1});
   std::vector<Number> many(65, 1);
   EXPECT_EQ(ResultOf(Node("Neg"), {Ints(many)}).are_known, std::vector<bool>{false});
+  EXPECT_EQ(ResultOf(Node("BroadcastTo"), {Int(1), Ints({65})}).are_known,
+            std::vector<bool>{false});
+}
+
+// An instruction loops over few axes. An array of more axes takes many instructions.
+TEST(Lower, RefusesAStepOfManyInstructions) {
+  const Dims even = {3, 1, 3, 1, 3, 1, 3, 1}, odd = {1, 3, 1, 3, 1, 3, 1, 3};
+  ExpectRefused(Node("AddV2"), {Sample(kFloat, even), Sample(kFloat, odd)});
+  const Array x = Sample(kFloat, Dims(8, 3));
+  ExpectRefused(Node("Transpose"), {x, Ints({7, 6, 5, 4, 3, 2, 1, 0})});
 }
 
 class EveryOperationIsTested : public testing::Environment {
