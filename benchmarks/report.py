@@ -17,6 +17,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 HEADINGS = {
     "loops": "Loops",
     "bodies": "Loops that are no LSTM",
+    "lanes": "Loops on one thread and on two",
     "short_loops": "Loops of few iterations",
     "accelerate": "Code that knows nothing of tf_ti",
     "heavy": "Loops of heavy kernels",

@@ -310,6 +310,28 @@ BODIES = {
         [tf.TensorSpec([T])],
         ["no lanes: it pairs dimension 0 of init with another dimension: Mul"],
     ),
+    "the operation that pairs, and no other": (
+        scan(
+            lambda h, x: (tf.tanh(h) + tf.transpose(tf.tanh(h), name="paired"), x), tf.zeros([3, 3])
+        ),
+        [tf.TensorSpec([T])],
+        ["no lanes: it pairs dimension 0 of init with another dimension: AddV2"],
+    ),
+    "functions of many numbers": (
+        scan(lambda h, x: (tf.cos(h) * x, None), tf.zeros([64, 64])),
+        [tf.TensorSpec([T])],
+        ["programs of 1 operation, and 1 by", "one by one: more numbers than 1024", "Cos 'Cos'"],
+    ),
+    "a large product": (
+        scan(lambda h, x: (tf.abs(h @ tf.ones([64, 64])) * x, None), tf.zeros([2000, 64])),
+        [tf.TensorSpec([T])],
+        ["and 1 by TensorFlow's kernels", "more products of numbers than 1048576: MatMul"],
+    ),
+    "lanes beside numbers that TensorFlow computes before": (
+        scan(lambda h, x: (tf.tanh(h + x * tf.range(64.0)[:, None]), None), tf.zeros([64, 64])),
+        [tf.TensorSpec([500, 64, 64])],
+        ["lanes: 64 along dimension 1 of init"],
+    ),
     "rows that move": (
         scan(lambda h, x: (tf.roll(h, 1, 0) * x, None), tf.zeros([3])),
         [tf.TensorSpec([T])],

@@ -43,6 +43,14 @@ def until(h, xs):
 CASES = {
     "rows": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(64, 32), draw(T, 64, 32)]),
     "few rows": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(5, 200), draw(T, 5, 200)]),
+    "a last group of one": (
+        lambda h, xs: tf_ti.scan(lambda h, x: (tf.tanh(h + tf.roll(x, 1, 0)), None), h, xs),
+        [draw(60, 33), draw(T, 60, 33)],
+    ),
+    "columns that rows mix": (
+        lambda h, xs: tf_ti.scan(lambda h, x: (tf.roll(h, 1, 0) * 0.5 + x, None), h, xs),
+        [draw(200, 33), draw(T, 200, 33)],
+    ),
     "a short loop": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(8, 4), draw(20, 8, 4)]),
     "softmax of features": (
         lambda h, xs: tf_ti.scan(lambda h, x: (tf.nn.softmax(h + x), None), h, xs),

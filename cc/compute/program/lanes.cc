@@ -81,12 +81,13 @@ class LaneFinder {
       origin_ = step.origin;
       for (const View& view : step.views) MarkPartsOf(view);
       for (const StepLoop& loop : LoopsOfStep(step)) JoinAlong(step, loop);
+      for (const View& view : step.views) MarkRepeated(ArrayOf(view));
     }
     origin_ = -1;
     MarkWholeArrays();
     MarkConstants();
     for (const Step& step : given_.steps) MarkReduced(step);
-    MarkRepeated();
+    for (const Array& array : arrays_) MarkRepeated(array);
     while (MarkSums()) {
     }
     return {Unmarked(), Marked()};
@@ -312,7 +313,9 @@ class LaneFinder {
   void MarkWholeArrays() {
     for (size_t a = 0; a < plan_.is_whole.size(); ++a) {
       if (!plan_.is_whole[a]) continue;
-      for (const Axis& axis : arrays_[a].axes) Mark(axis, Kind::kWhole);
+      for (const Axis& axis : arrays_[a].axes) {
+        MarkClass(axis.node, {Kind::kWhole, -1, static_cast<int>(a)});
+      }
     }
   }
 
@@ -376,17 +379,10 @@ class LaneFinder {
 
   // Two axes of an array that go with each other have a diagonal. Each step has an array with all
   // of its loops.
-  void MarkRepeated() {
-    for (const Step& step : given_.steps) {
-      MarkRepeated(ArrayOf(step.views[0]), step.origin);
-    }
-    for (const Array& array : arrays_) MarkRepeated(array, -1);
-  }
-
-  void MarkRepeated(const Array& array, int origin) {
+  void MarkRepeated(const Array& array) {
     std::set<int> seen;
     for (const Axis& axis : array.axes) {
-      if (!seen.insert(ClassOf(axis)).second) MarkClass(axis.node, {Kind::kRepeated, origin});
+      if (!seen.insert(ClassOf(axis)).second) Mark(axis, Kind::kRepeated);
     }
   }
 
@@ -531,7 +527,7 @@ class LaneFinder {
         const int node = ClassOf(*axis);
         if (!IsMarked(node) || !seen.insert(node).second) continue;
         Obstacle& obstacle = all.emplace_back(*marks_[node]);
-        obstacle.array = a;
+        if (obstacle.kind != Kind::kWhole) obstacle.array = a;
         obstacle.stride = axis->stride;
         obstacle.extent = axis->extent;
       }

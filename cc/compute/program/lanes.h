@@ -65,7 +65,7 @@ struct Obstacle {
 
   Kind kind;
   int origin = -1;  // of the step; -1 if there is none, or if the step has none
-  int array = -1;   // of the plan
+  int array = -1;   // of the plan; of kWhole, the array that is needed
   int64_t stride = 0;
   int64_t extent = 0;
 };
@@ -84,6 +84,12 @@ FoundLanes FindLanes(const ProgramSteps& given, const LoopPlan& plan);
 // `num_threads` 0 the number follows from the loop alone.
 int64_t LanesOfGroup(const Lanes& lanes, int num_instructions, int64_t num_iterations,
                      int64_t num_threads);
+
+// The number of groups of `size` lanes: no group has one lane alone, which the group before takes.
+inline int64_t NumGroups(int64_t count, int64_t size) {
+  if (size <= 0 || size > count - 2) return 1;
+  return count / size + (count % size >= 2 ? 1 : 0);
+}
 
 // The steps for `count` neighbouring lanes, at least 2 of them. Blocks have these lanes alone, one
 // behind the other.

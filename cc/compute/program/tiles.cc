@@ -229,7 +229,7 @@ void TileFinder::Close() {
       if (dim < 0) continue;
       bytes = std::max(bytes, view.bytes() / group.num_units);
       const int64_t stride = std::abs(view.strides[dim]) * group.sizes[s];
-      if (stride > 0 && IsColumn(view, stride)) {
+      if (stride > 0 && IsReduction(group.steps[s].operation) && IsColumn(view, stride)) {
         least = std::max(least, (kLine + stride - 1) / stride);
       }
     }

@@ -1,12 +1,10 @@
 #include "cc/kernels/loops/native_loop.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "cc/compute/loops/blocks.h"
 #include "cc/kernels/elements.h"
 #include "tensorflow/core/platform/logging.h"
@@ -41,18 +39,6 @@ std::pair<AddFunction, AddFunction> AddFunctions(tensorflow::DataType dtype) {
     default:
       return {nullptr, nullptr};
   }
-}
-
-// The environment's TF_TI_LANES: 0 for no groups, or the lanes of each group; -1 for any other
-// value.
-int64_t LanesInEnvironment() {
-  static const int64_t lanes = [] {
-    const char* const value = std::getenv("TF_TI_LANES");
-    int64_t number = -1;
-    const bool is_number = value != nullptr && absl::SimpleAtoi(value, &number);
-    return is_number && (number == 0 || number >= 2) ? number : int64_t{-1};
-  }();
-  return lanes;
 }
 
 }  // namespace
@@ -261,7 +247,7 @@ std::optional<NativeLoop::Division> NativeLoop::Divide(int64_t begin, int64_t en
           << " for " << iterations << " iterations; an iteration takes " << lanes->divided_time
           << " ns for all, and for each group " << lanes->shared_time << " ns and "
           << program.num_instructions() << " instructions";
-  if (division.size > lanes->count - 2) return std::nullopt;
+  if (NumGroups(lanes->count, division.size) < 2) return std::nullopt;
   return division;
 }
 

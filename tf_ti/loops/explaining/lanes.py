@@ -1,5 +1,6 @@
 """The lanes of a loop whose body is one program, or the obstacles to them."""
 
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 
@@ -11,6 +12,7 @@ from tf_ti.loops.passes.step import Mention, Note
 from tf_ti.loops.traced import TracedLoop
 
 UNKNOWN = "depend on shapes that are not known before a call"
+UNTOLD = "are not known before a call"
 # A condition ends many loops early: the loop expects so many iterations.
 _EXPECTED = 32
 # The iterations of a loop that runs for an extent that is not known.
@@ -28,27 +30,50 @@ _TEXTS = {
 _CURES = {
     "whole": "Let the condition read a state of one value, or let a number of iterations end the "
     "loop.",
-    "constant": "Give the loop the constant as an input.",
+    "constant": "Make it a tensor before the loop, or give it to the loop as an input.",
 }
 
 
-def find(loop: TracedLoop) -> tuple[str, tuple[Note, ...]]:
-    """What is said of the lanes of a loop, and the obstacles where there are none.
+@dataclasses.dataclass(frozen=True)
+class Lanes:
+    """An account of the lanes of a loop.
 
-    Returns nothing of a loop whose body is more than a program, or whose arrays have one element.
+    Attributes:
+        text: the number of lanes, and of groups; "" if there are none.
+        obstacles: where there are none, the reasons.
+        by_kernels: the operations that run as kernels, so that the body is no single program.
     """
+
+    text: str = ""
+    obstacles: tuple[Note, ...] = ()
+    by_kernels: tuple[Note, ...] = ()
+
+
+def find(loop: TracedLoop) -> Lanes:
+    """The lanes of a loop whose operations programs run, as far as their types tell."""
     if not all(t.shape.is_fully_defined() for t in loop.body.inputs):
-        return UNKNOWN, ()
+        return Lanes(UNKNOWN)
     arrays = _arrays(loop)
     lines = [line.split(" ") for line in _tell(loop, arrays)]
+    if any(kind == "refused" for kind, *_ in lines):
+        return Lanes(UNTOLD)
+    kernels = tuple(_by_kernels(loop, [words for kind, *words in lines if kind == "kernel"]))
+    if kernels:
+        return Lanes(by_kernels=kernels)
     lanes = [tuple(map(int, words)) for kind, *words in lines if kind == "lanes"]
     if lanes:
-        return _describe(loop, arrays, lanes), ()
+        return Lanes(_describe(loop, arrays, lanes))
     obstacles = [words for kind, *words in lines if kind == "obstacle"]
     states = {arrays[p] for _, p in loop.spec.back_edges}
     of_states = [words for words in obstacles if int(words[2]) in states]
     found = dict.fromkeys(_notes(loop, arrays, of_states or obstacles))
-    return "", tuple(found)[:_MOST_OBSTACLES]
+    return Lanes(obstacles=tuple(found)[:_MOST_OBSTACLES])
+
+
+def _by_kernels(loop: TracedLoop, kernels: Sequence[Sequence[str]]) -> Iterator[Note]:
+    for name, *words in kernels:
+        mention = Mention.of(loop.body.get_operation_by_name(name))
+        yield Note("programs", " ".join(words), False, (mention,))
 
 
 def _arrays(loop: TracedLoop) -> list[int]:
@@ -69,7 +94,7 @@ def _arrays(loop: TracedLoop) -> list[int]:
 def _tell(loop: TracedLoop, arrays: Sequence[int]) -> list[str]:
     body, spec = loop.body, loop.spec
     count = len(body.inputs)
-    graph = body.as_graph_def()
+    graph = body.as_graph_def(add_shapes=True)
     shapes = {t.op.name: t.shape for t in body.inputs}
     for node in graph.node:
         if node.name in shapes:
@@ -112,26 +137,31 @@ def _read_by_condition(loop: TracedLoop) -> Iterator[int]:
 
 def _num_threads() -> int:
     given = tf.config.threading.get_intra_op_parallelism_threads()
+    in_environment = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    if not given and in_environment.isdecimal():
+        given = int(in_environment)
     return given or len(os.sched_getaffinity(0))
 
 
 def _describe(loop: TracedLoop, arrays: Sequence[int], lanes: Sequence[tuple[int, ...]]) -> str:
     """The number of lanes, where they are, and the groups."""
-    count, size = lanes[0][:2]
+    count, groups = lanes[0][:2]
     strides = {array: stride for _, _, array, stride in lanes}
     states = {p for _, p in loop.spec.back_edges}
     places = sorted(range(len(loop.body.inputs)), key=lambda p: p not in states)
-    found = (_axis(loop, p, strides[arrays[p]]) for p in places if arrays[p] in strides)
+    found = (_axis(loop, p, strides[arrays[p]], count) for p in places if arrays[p] in strides)
     where = next((axis for axis in found if axis), "")
-    groups = -(-count // size)
-    told = f"in {groups} groups" if groups > 1 else "all at once, as groups would save no time"
-    return f"{count}{where and f' along {where}'}, {told}"
+    told = f"in {groups} groups" if groups > 1 else "all at once"
+    is_open = groups > 1 and loop.condition is None and _memory.iterations(loop) is None
+    return f"{count}{where and f' along {where}'}, {told}{' if the loop is long' * is_open}"
 
 
 def _notes(
     loop: TracedLoop, arrays: Sequence[int], obstacles: Sequence[Sequence[str]]
 ) -> Iterator[Note]:
     for kind, name, array, stride, _ in obstacles:
+        if int(array) not in arrays:  # a constant
+            continue
         parameter = arrays.index(int(array))
         axis = _axis(loop, parameter, int(stride)) or _label(loop, parameter)
         text = _TEXTS[kind].format(axis=axis, array=_label(loop, parameter))
@@ -148,16 +178,21 @@ def _label(loop: TracedLoop, k: int) -> str:
     return next(outputs, "a value of the condition" if k < count else "a result")
 
 
-def _axis(loop: TracedLoop, k: int, stride: int) -> str:
-    """The dimension of a parameter, or of a result, in which a number of bytes is a step."""
-    count = len(loop.body.inputs)
-    tensor = loop.body.inputs[k] if k < count else loop.body.outputs[k - count]
+def _axis(loop: TracedLoop, k: int, stride: int, count: int | None = None) -> str:
+    """The dimension of a parameter, or of a result, in which a number of bytes is a step.
+
+    With a count, only a dimension that has as many elements, each a step from the next.
+    """
+    inputs = loop.body.inputs
+    tensor = inputs[k] if k < len(inputs) else loop.body.outputs[k - len(inputs)]
     step = tensor.dtype.size
     for d in reversed(range(tensor.shape.rank or 0)):
         extent = tensor.shape[d]
         if extent is None:
             return ""
-        if extent > 1 and step <= stride < step * extent:
+        is_within = step <= stride < step * extent and stride % step == 0
+        is_whole = count is None or (extent == count and stride == step)
+        if extent > 1 and is_within and is_whole:
             return f"dimension {d} of {_label(loop, k)}"
         step *= extent
     return ""

@@ -170,11 +170,12 @@ def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExpl
     if len(devices) > 1:  # where the kernel has no programs
         text = f"on {', '.join(sorted(devices))}, where its variables are"
         notes = (*(n for n in notes if n.name != "programs"), Note("programs", text, False))
+    is_program = loop.spec.fuse and _in_programs(notes) and not _by_kernels(notes)
+    lanes = _lanes.find(loop) if is_program else _lanes.Lanes()
+    notes = _with_kernels(notes, lanes.by_kernels)
     by_kernels, in_programs = _by_kernels(notes), _in_programs(notes)
     in_kernels = sum(bool(note.operations) for note in by_kernels)
     inner = [each for graph in loop.graphs for each in _find(graph, seen)]
-    is_program = loop.spec.fuse and in_programs and not by_kernels
-    lanes, obstacles = _lanes.find(loop) if is_program else ("", ())
     return LoopExplanation(
         account.name,
         account.place,
@@ -187,8 +188,8 @@ def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExpl
         ),
         tuple(Reason.of(note) for note in by_kernels if note.operations),
         () if len(devices) > 1 else tuple(_at_once.lines(loop)),
-        lanes,
-        tuple(map(Reason.of, obstacles)),
+        lanes.text,
+        tuple(map(Reason.of, lanes.obstacles)),
         _memory.recorded(loop),
         tuple(inner),
         _count(notes, {"programs": in_programs, "kernels": in_kernels}),
@@ -203,6 +204,16 @@ def _notes_of_programs(loop: TracedLoop) -> tuple[Note, ...]:
     except Unknown as refusal:
         return (Note.of("programs", refusal),)
     return () if step is None else step.notes
+
+
+def _with_kernels(notes: tuple[Note, ...], by_kernels: tuple[Note, ...]) -> tuple[Note, ...]:
+    """Notes of programs, of which some operations turn out to be kernels by their shapes."""
+
+    def fewer(note: Note) -> Note:
+        is_count = note.name == "programs" and note.is_done and note.count
+        return dataclasses.replace(note, count=note.count - len(by_kernels)) if is_count else note
+
+    return (*map(fewer, notes), *by_kernels)
 
 
 def _by_kernels(notes: Sequence[Note]) -> list[Note]:

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/string_view.h"
@@ -33,7 +34,7 @@ class GraphLowering {
   absl::StatusOr<LoweredGraph> Run() {
     for (const int n : FindNeeded()) {
       context_.builder().set_origin(n);
-      TF_RETURN_IF_ERROR(Add(body_.graph.node(n)));
+      TF_RETURN_IF_ERROR(Add(n));
     }
     context_.builder().set_origin(-1);
     for (size_t r = 0; r < body_.results.size(); ++r) {
@@ -76,7 +77,8 @@ class GraphLowering {
     return order;
   }
 
-  absl::Status Add(const NodeDef& node) {
+  absl::Status Add(int n) {
+    const NodeDef& node = body_.graph.node(n);
     std::vector<Lowered>& values = values_[node.name()];
     if (node.op() == "NoOp") return absl::OkStatus();
     if (node.op() == "Placeholder") {
@@ -87,15 +89,19 @@ class GraphLowering {
       tensorflow::Tensor value;
       TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "value", &value));
       values.emplace_back().known = std::move(value);
+      constants_.insert(node.name());
       return absl::OkStatus();
     }
     std::vector<Lowered> inputs;
+    bool is_constant = node.input_size() > 0;
     for (const std::string& input : node.input()) {
       const TensorId id = ParseTensorName(input);
       if (id.index() < 0) continue;
+      is_constant &= constants_.count(std::string(id.node())) > 0;
       TF_ASSIGN_OR_RETURN(const Lowered* value, ValueOf(id));
       inputs.push_back(*value);
     }
+    if (is_constant) constants_.insert(node.name());
     if (IsIdentity(node.op()) && inputs.size() == 1) {
       values = std::move(inputs);
       return absl::OkStatus();
@@ -104,8 +110,43 @@ class GraphLowering {
     const tensorflow::OpDef* op;
     TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op));
     tensorflow::AddDefaultsToNodeDef(*op, &whole);
-    TF_ASSIGN_OR_RETURN(values, Lower(context_, whole, inputs));
+    absl::StatusOr<std::vector<Lowered>> lowered = Lower(context_, whole, inputs);
+    if (lowered.ok()) {
+      values = *std::move(lowered);
+      return absl::OkStatus();
+    }
+    if (!is_constant) {
+      result_.kernels.push_back({n, std::string(lowered.status().message())});
+    }
+    return AddResultsOf(whole, *op, is_constant, &values);
+  }
+
+  // The results of an operation that is no part of the program become inputs.
+  absl::Status AddResultsOf(const NodeDef& node, const tensorflow::OpDef& op, bool is_constant,
+                            std::vector<Lowered>* values) {
+    tensorflow::DataTypeVector types;
+    TF_RETURN_IF_ERROR(tensorflow::OutputTypesForNode(node, op, &types));
+    std::vector<tensorflow::PartialTensorShape> shapes;
+    TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "_output_shapes", &shapes));
+    if (shapes.size() != types.size()) return Refused("shapes are missing");
+    for (size_t i = 0; i < types.size(); ++i) {
+      TF_ASSIGN_OR_RETURN(values->emplace_back(), Input(types[i], shapes[i], is_constant, -1));
+    }
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<Lowered> Input(tensorflow::DataType dtype,
+                                const tensorflow::PartialTensorShape& partial, bool stays,
+                                int parameter) {
+    const std::optional<ElementType> type = ElementTypeOf(dtype);
+    if (!type.has_value()) return Refused("programs have no ", tensorflow::DataTypeString(dtype));
+    tensorflow::TensorShape shape;
+    if (!partial.AsTensorShape(&shape)) return Refused("a shape is not known");
+    const auto dims = shape.dim_sizes();
+    Lowered value;
+    value.view = context_.builder().AddInput(*type, Dims(dims.begin(), dims.end()), stays);
+    result_.inputs.push_back(parameter);
+    return value;
   }
 
   absl::StatusOr<Lowered> Parameter(const NodeDef& node) {
@@ -113,18 +154,9 @@ class GraphLowering {
     tensorflow::PartialTensorShape partial;
     TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "dtype", &dtype));
     TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "shape", &partial));
-    const std::optional<ElementType> type = ElementTypeOf(dtype);
-    if (!type.has_value()) return Refused("programs have no ", tensorflow::DataTypeString(dtype));
-    tensorflow::TensorShape shape;
-    if (!partial.AsTensorShape(&shape)) return Refused("a shape is not known");
     const auto parameter = parameters_.find(node.name());
     if (parameter == parameters_.end()) return Refused(node.name(), " is no parameter");
-    const auto dims = shape.dim_sizes();
-    const bool stays = body_.stays[parameter->second];
-    Lowered value;
-    value.view = context_.builder().AddInput(*type, Dims(dims.begin(), dims.end()), stays);
-    result_.inputs.push_back(parameter->second);
-    return value;
+    return Input(dtype, partial, body_.stays[parameter->second], parameter->second);
   }
 
   absl::StatusOr<const Lowered*> ValueOf(const TensorId& id) const {
@@ -141,6 +173,7 @@ class GraphLowering {
   LoweredGraph result_;
   std::map<std::string, int> parameters_;
   std::map<std::string, std::vector<Lowered>> values_;  // by operation
+  std::set<std::string> constants_;                     // operations of constants alone
 };
 
 }  // namespace

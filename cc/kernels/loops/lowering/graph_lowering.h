@@ -20,13 +20,21 @@ struct BodyGraph {
 };
 
 struct LoweredGraph {
+  struct Kernel {
+    int node;
+    std::string reason;
+  };
+
   ProgramSteps steps;        // origins are positions among the graph's operations
-  std::vector<int> inputs;   // of the program: the parameter of each
+  std::vector<int> inputs;   // of the program: the parameter of each; -1 for other values
   std::vector<int> outputs;  // of the program: the result of each; results that are known have none
   bool may_fail = false;     // one more output, a bool, tells whether an iteration failed
+  // The operations that kernels run. The program goes on with their results, and so it does with
+  // values that are the same in all iterations and that TensorFlow computes before the loop.
+  std::vector<Kernel> kernels;
 };
 
-// An error says why the body, or some operation of it, is no program.
+// The graph tells the shapes of all tensors, as `_output_shapes`. An error says what is not known.
 absl::StatusOr<LoweredGraph> LowerGraph(const BodyGraph& body);
 
 }  // namespace tf_ti

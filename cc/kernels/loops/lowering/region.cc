@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <new>
 #include <utility>
+
+#include "absl/strings/numbers.h"
 
 namespace tf_ti {
 
@@ -29,6 +32,16 @@ void SharedProgram::GiveBack(std::unique_ptr<ProgramRun> run) {
   } catch (const std::bad_alloc&) {
     // Freed, as there is no place for it. A destructor gives it back, and may not throw.
   }
+}
+
+int64_t LanesInEnvironment() {
+  static const int64_t lanes = [] {
+    const char* const value = std::getenv("TF_TI_LANES");
+    int64_t number = -1;
+    const bool is_number = value != nullptr && absl::SimpleAtoi(value, &number);
+    return is_number && (number == 0 || number >= 2) ? number : int64_t{-1};
+  }();
+  return lanes;
 }
 
 std::shared_ptr<LanePrograms> RegionLanes::For(const LoopPlan& plan) {

@@ -34,6 +34,10 @@ class SharedProgram {
   std::vector<std::unique_ptr<ProgramRun>> idle_;
 };
 
+// The environment's TF_TI_LANES: 0 for no groups, or the lanes of each group; -1 for any other
+// value.
+int64_t LanesInEnvironment();
+
 // The lanes of a loop, and programs of groups of them.
 class LanePrograms {
  public:

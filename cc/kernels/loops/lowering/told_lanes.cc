@@ -11,6 +11,7 @@
 #include "cc/compute/program/lanes.h"
 #include "cc/compute/program/program.h"
 #include "cc/kernels/loops/lowering/graph_lowering.h"
+#include "cc/kernels/loops/lowering/region.h"
 #include "cc/status.h"
 
 namespace tf_ti {
@@ -51,15 +52,15 @@ class Lines {
   }
 
   const std::vector<std::string>& Words(const std::string& first) { return lines_[first]; }
-  std::vector<int> Numbers(const std::string& first) {
-    std::vector<int> numbers;
+  std::vector<int64_t> Numbers(const std::string& first) {
+    std::vector<int64_t> numbers;
     for (const std::string& word : Words(first)) {
       if (!absl::SimpleAtoi(word, &numbers.emplace_back())) numbers.back() = 0;
     }
     return numbers;
   }
-  int Number(const std::string& first) {
-    const std::vector<int> numbers = Numbers(first);
+  int64_t Number(const std::string& first) {
+    const std::vector<int64_t> numbers = Numbers(first);
     return numbers.empty() ? 0 : numbers[0];
   }
 
@@ -73,30 +74,42 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   if (!body.graph.ParseFromArray(graph, static_cast<int>(size))) return InvalidArgument("no graph");
   body.parameters = loop.Words("parameters");
   body.results = loop.Words("results");
-  const std::vector<int> stays = loop.Numbers("stays"), inputs = loop.Numbers("inputs"),
-                         outputs = loop.Numbers("outputs"), added = loop.Numbers("added");
+  const std::vector<int64_t> stays = loop.Numbers("stays"), inputs = loop.Numbers("inputs"),
+                             outputs = loop.Numbers("outputs"), added = loop.Numbers("added");
   if (stays.size() != body.parameters.size() || inputs.size() != body.parameters.size() ||
       outputs.size() != body.results.size() || added.size() != body.results.size()) {
     return InvalidArgument("numbers of parameters or results that do not fit");
   }
   body.stays.assign(stays.begin(), stays.end());
   TF_ASSIGN_OR_RETURN(const LoweredGraph lowered, LowerGraph(body));
+  std::string told;
+  for (const LoweredGraph::Kernel& kernel : lowered.kernels) {
+    absl::StrAppend(&told, "kernel ", body.graph.node(kernel.node).name(), " ", kernel.reason,
+                    "\n");
+  }
+  if (!told.empty()) return told;
 
   LoopPlan plan;
   plan.is_whole.assign(loop.Number("arrays"), false);
-  const auto array_of = [&](int array) -> absl::StatusOr<int> {
-    if (array < 0 || array >= static_cast<int>(plan.is_whole.size()))
+  const auto array_of = [&](int64_t array) -> absl::StatusOr<int> {
+    if (array < 0 || array >= static_cast<int64_t>(plan.is_whole.size())) {
       return InvalidArgument("no array");
-    return array;
+    }
+    return static_cast<int>(array);
   };
   for (const int parameter : lowered.inputs) {
-    TF_ASSIGN_OR_RETURN(plan.inputs.emplace_back(), array_of(inputs[parameter]));
+    if (parameter >= 0) {
+      TF_ASSIGN_OR_RETURN(plan.inputs.emplace_back(), array_of(inputs[parameter]));
+    } else {  // TensorFlow makes it a constant, whose lanes are hardly alike
+      plan.inputs.push_back(static_cast<int>(plan.is_whole.size()));
+      plan.is_whole.push_back(true);
+    }
   }
   for (const int result : lowered.outputs) {
     TF_ASSIGN_OR_RETURN(plan.outputs.emplace_back(), array_of(outputs[result]));
     plan.uses.push_back(added[result] != 0 ? LoopPlan::Use::kAdded : LoopPlan::Use::kValue);
   }
-  for (const int whole : loop.Numbers("whole")) {
+  for (const int64_t whole : loop.Numbers("whole")) {
     TF_ASSIGN_OR_RETURN(const int array, array_of(whole));
     plan.is_whole[array] = true;
   }
@@ -107,7 +120,6 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   }
   const ProgramSteps steps = WithoutDeadSteps(lowered.steps);
   const FoundLanes found = FindLanes(steps, plan);
-  std::string told;
   if (found.lanes.empty()) {
     for (const Obstacle& obstacle : found.obstacles) {
       const bool has_origin = obstacle.origin >= 0;
@@ -122,13 +134,15 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   for (size_t o = 0; o < plan.outputs.size(); ++o) {
     adds_lanes |= lanes.is_sum[o] && plan.uses[o] == LoopPlan::Use::kAdded;
   }
-  const int64_t group =
-      LanesOfGroup(lanes, Program(steps).num_instructions(), loop.Number("iterations"),
-                   adds_lanes ? 0 : loop.Number("threads"));
+  const int64_t given = LanesInEnvironment();
+  const int64_t lanes_of_group =
+      given >= 0 ? given
+                 : LanesOfGroup(lanes, Program(steps).num_instructions(), loop.Number("iterations"),
+                                adds_lanes ? 0 : loop.Number("threads"));
   for (size_t a = 0; a < plan.is_whole.size(); ++a) {
     if (lanes.array_strides[a] == 0) continue;
-    absl::StrAppend(&told, "lanes ", lanes.count, " ", group, " ", a, " ", lanes.array_strides[a],
-                    "\n");
+    absl::StrAppend(&told, "lanes ", lanes.count, " ", NumGroups(lanes.count, lanes_of_group), " ",
+                    a, " ", lanes.array_strides[a], "\n");
   }
   return told;
 }

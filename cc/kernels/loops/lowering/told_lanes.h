@@ -20,10 +20,10 @@ namespace tf_ti {
 //   iterations   the number of iterations
 //   threads      the number of threads
 //
-// Returns lines of text, valid until the thread's next call: "lanes COUNT SIZE ARRAY STRIDE" where
-// there are lanes in groups of SIZE, and where there are none "obstacle KIND OPERATION ARRAY STRIDE
-// EXTENT" for each obstacle. ARRAY has a stride, in bytes, between neighbouring lanes. A line
-// "refused REASON" tells why the body is no program.
+// Returns lines of text, valid until the thread's next call. Where kernels run operations: "kernel
+// OPERATION REASON" for each. Else "lanes COUNT GROUPS ARRAY STRIDE" for each array that has lanes,
+// STRIDE bytes apart; where there are none, "obstacle KIND OPERATION ARRAY STRIDE EXTENT" for each
+// obstacle. A line "refused REASON" tells what is not known.
 extern "C" const char* TfTiLanes(const char* graph, int64_t size, const char* loop);
 
 }  // namespace tf_ti
