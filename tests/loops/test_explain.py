@@ -308,7 +308,7 @@ BODIES = {
     "lanes in the way of each other": (
         scan(lambda h, x: (h + tf.transpose(h) * x, None), tf.zeros([3, 3])),
         [tf.TensorSpec([T])],
-        ["no lanes: it pairs dimension 0 of init with another dimension: Mul"],
+        ["no lanes: it pairs dimension 0 of init with another dimension: AddV2"],
     ),
     "the operation that pairs, and no other": (
         scan(
@@ -347,7 +347,10 @@ BODIES = {
             lambda h, x: (h * tf.constant([1.0, 2.0, 3.0]) * x, None), tf.zeros([3]), xs
         ),
         [tf.TensorSpec([T])],
-        ["no lanes: a constant is not the same along dimension 0", "the constant as an input"],
+        [
+            "no lanes: a constant is not the same along dimension 0",
+            "Make it a tensor before the loop",
+        ],
     ),
     "rows that a condition reads": (
         lambda xs: tf_ti.while_loop(

@@ -12,7 +12,12 @@ import pytest
 PROGRAM = pathlib.Path(__file__).with_name("lanes_program.py")
 TOLD = PROGRAM.with_name("told_lanes_program.py")
 # Gradients of arrays that all lanes share: these are sums over lanes.
-SUMS = ("elementwise of", "innermost of", "a_gradient_of_what_lanes_share")
+SUMS = (
+    "elementwise of",
+    "innermost of",
+    "a_gradient_of_what_lanes_share",
+    "mapped_trajectories/2",
+)
 # Loops without lanes: a condition reads all, transposes mix them, or places tell the zero.
 UNDIVIDED = (
     "a_symmetric_sum",

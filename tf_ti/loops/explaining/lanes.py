@@ -55,11 +55,13 @@ def find(loop: TracedLoop) -> Lanes:
         return Lanes(UNKNOWN)
     arrays = _arrays(loop)
     lines = [line.split(" ") for line in _tell(loop, arrays)]
-    if any(kind == "refused" for kind, *_ in lines):
+    kernels = [words for kind, *words in lines if kind == "kernel"]
+    # The graph that runs has no conditionals and no calls of functions where programs run them, and
+    # integers may be known by then.
+    if any(kind == "refused" for kind, *_ in lines) or not all(map(_is_limit, kernels)):
         return Lanes(UNTOLD)
-    kernels = tuple(_by_kernels(loop, [words for kind, *words in lines if kind == "kernel"]))
     if kernels:
-        return Lanes(by_kernels=kernels)
+        return Lanes(by_kernels=tuple(_by_kernels(loop, kernels)))
     lanes = [tuple(map(int, words)) for kind, *words in lines if kind == "lanes"]
     if lanes:
         return Lanes(_describe(loop, arrays, lanes))
@@ -68,6 +70,11 @@ def find(loop: TracedLoop) -> Lanes:
     of_states = [words for words in obstacles if int(words[2]) in states]
     found = dict.fromkeys(_notes(loop, arrays, of_states or obstacles))
     return Lanes(obstacles=tuple(found)[:_MOST_OBSTACLES])
+
+
+def _is_limit(words: Sequence[str]) -> bool:
+    """True if an operation is a kernel because its arrays are too large for a program."""
+    return " ".join(words[1:]).startswith(("more ", "a right factor of more "))
 
 
 def _by_kernels(loop: TracedLoop, kernels: Sequence[Sequence[str]]) -> Iterator[Note]:
