@@ -248,11 +248,13 @@ def make_cases(
     rows: Collection[str] | None = None,
     times: int = 1,
 ) -> dict[str, Case]:
-    """The cases of these rows, KERNELS among them, or of all; those that there are.
+    """Makes a case for each row that can run the body.
 
     Args:
-        kind, name, body: what is done with the body of this name.
-        rows: the names of the rows.
+        kind: the thing to do with the loop.
+        name: the body's name.
+        body: the body.
+        rows: the names of the rows, KERNELS among them; None for all rows.
         times: the body's batch, in times of its batch at sizes of use.
     """
     cases, results = {}, {}

@@ -59,7 +59,7 @@ TF = types.SimpleNamespace(
 
 
 def _loop(body: Body) -> Callable:
-    """The results of an initial carry and elements; those of all rows where the body is one's."""
+    """A function of an initial carry and elements. It maps a body of a single row over all rows."""
 
     def loop(init, xs):
         return jax.tree.leaves(jax.lax.scan(body.f, init, xs))

@@ -844,7 +844,7 @@ def test_states_that_are_handed_on_keep_their_values(count, reverse):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("count", [1, 2, 4, 7])
 @pytest.mark.parametrize("width", [3, 8, 16])
 def test_states_that_are_outputs_keep_their_values_for_the_gradient(width, count, reverse):
     # A history of 32 floats, or of 16, has rows without gaps, and may lie in the output's memory.

@@ -529,7 +529,6 @@ class LaneFinder {
         Obstacle& obstacle = all.emplace_back(*marks_[node]);
         if (obstacle.kind != Kind::kWhole) obstacle.array = a;
         obstacle.stride = axis->stride;
-        obstacle.extent = axis->extent;
       }
     }
     return all;

@@ -67,7 +67,6 @@ struct Obstacle {
   int origin = -1;  // of the step; -1 if there is none, or if the step has none
   int array = -1;   // of the plan; of kWhole, the array that is needed
   int64_t stride = 0;
-  int64_t extent = 0;
 };
 
 struct FoundLanes {
@@ -79,6 +78,9 @@ struct FoundLanes {
 };
 
 FoundLanes FindLanes(const ProgramSteps& given, const LoopPlan& plan);
+
+// A condition ends many loops early: fixed points and Newton's method.
+constexpr int64_t kExpectedIterations = 32;
 
 // The lanes of each group but the last one, or all lanes where no groups are worth it. With
 // `num_threads` 0 the number follows from the loop alone.

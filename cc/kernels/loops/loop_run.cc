@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "cc/kernels/gpu.h"
@@ -489,8 +490,9 @@ TensorShape LoopRun::NextShape(int i) const {
 bool LoopRun::MayHouse(int i, const Region::Array& value) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   const bool has_pieces = output.mode == OutputMode::kConcat || output.mode == OutputMode::kStack;
+  constexpr int64_t kFewest = 4;  // pieces, of which a spare one may live as long
   if (!has_pieces || !outputs_[i].required || output.stride < 0 || output.length >= 0 ||
-      spec_.has_condition || !tensorflow::DataTypeCanUseMemcpy(value.dtype)) {
+      count() < kFewest || spec_.has_condition || !tensorflow::DataTypeCanUseMemcpy(value.dtype)) {
     return false;
   }
   const int rank = value.shape.dims();
@@ -501,26 +503,29 @@ bool LoopRun::MayHouse(int i, const Region::Array& value) const {
          HistoryBlock::RowElements(value.dtype, value.shape) == value.shape.num_elements();
 }
 
-// The pieces of an output may be the values of history `i` too: the same result, or a state, which
-// is a result of the iteration before. Then the history lies in the output's memory. Returns the
-// output, or -1 if the history has memory of its own.
-int LoopRun::FindHome(int i, const WholeBody& body) const {
-  const LoopSpec::Output& history = spec_.outputs[i];
-  if (history.mode != OutputMode::kHistory || history.stride != 1) return -1;
+// The pieces of an output may be the values of a history too: the same result, or a state, which is
+// a result of the iteration before. Then the history lies in the output's memory. Returns for each
+// output of the op the output that is its home, or -1 if it has memory of its own.
+std::vector<int> LoopRun::FindHomes(const WholeBody& body) const {
   const std::vector<int>& sources = body.body->whole;
-  int source = SourceOf(history, *body.body);
-  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
-    if (edge.to != history.parameter) continue;
-    source = sources[edge.from];
-    break;
-  }
-  if (source < 0) return -1;
-  const Region::Array value = ArrayOf(body_, body, source);
+  std::vector<int> next(spec_.inputs.size(), -1);  // by parameter, the source that becomes it
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) next[edge.to] = sources[edge.from];
+  std::map<int, int> homes_of;  // by source
   for (int j = 0; j < static_cast<int>(outputs_.size()); ++j) {
     const int result = spec_.outputs[j].result;
-    if (result >= 0 && sources[result] == source && MayHouse(j, value)) return j;
+    if (result < 0 || sources[result] < 0) continue;
+    if (MayHouse(j, ArrayOf(body_, body, sources[result]))) homes_of.emplace(sources[result], j);
   }
-  return -1;
+  std::vector<int> homes(outputs_.size(), -1);
+  for (size_t i = 0; i < homes.size() && !homes_of.empty(); ++i) {
+    const LoopSpec::Output& history = spec_.outputs[i];
+    const bool is_whole = history.mode == OutputMode::kHistory && history.stride == 1;
+    if (!is_whole || !outputs_[i].required) continue;
+    const bool is_state = history.result < 0;
+    const auto found = homes_of.find(is_state ? next[history.parameter] : sources[history.result]);
+    if (found != homes_of.end()) homes[i] = found->second;
+  }
+  return homes;
 }
 
 // Memory for the values of a history that programs make: for all of them, or twice as many as there
@@ -743,13 +748,12 @@ bool LoopRun::Bind(const WholeBody& body, WholeBody* condition, NativeLoop* loop
     loop->SetState(edge.to, edge.from, state);
   }
   const int num_outputs = static_cast<int>(spec_.outputs.size());
-  std::vector<int> homes(num_outputs, -1);
-  for (int i = 0; i < num_outputs; ++i) {
-    const int home = outputs_[i].required ? FindHome(i, body) : -1;
+  std::vector<int> homes = FindHomes(body);
+  for (int& home : homes) {
     if (home < 0) continue;
     // An output that was started before has no spare piece.
     if (iteration_ == 0) outputs_[home].is_home = true;
-    if (outputs_[home].is_home) homes[i] = home;
+    if (!outputs_[home].is_home) home = -1;
   }
   // Histories come last: their homes have memory by then.
   for (const bool are_histories : {false, true}) {

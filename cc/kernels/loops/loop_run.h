@@ -100,7 +100,7 @@ class LoopRun {
   absl::Status FinishEmpty(int i);
   absl::Status StartPieces(int i, const tensorflow::TensorShape& first);
   bool MayHouse(int i, const Region::Array& value) const;
-  int FindHome(int i, const WholeBody& body) const;
+  std::vector<int> FindHomes(const WholeBody& body) const;
   absl::Status StartRows(int i, const Region::Array& value, int home);
   bool BindHistory(int i, const Region::Array& value, int home, NativeLoop* loop);
   tensorflow::TensorShape NextShape(int i) const;

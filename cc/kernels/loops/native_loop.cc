@@ -212,15 +212,13 @@ LoopPlan NativeLoop::PlanOfLanes(const std::vector<int>& arrays) const {
 
 // Tells how groups run iterations in less time than all lanes at once, if they do.
 std::optional<NativeLoop::Division> NativeLoop::Divide(int64_t begin, int64_t end) const {
-  // A condition ends many loops early: fixed points and Newton's method.
-  constexpr int64_t kExpected = 32;
   const int64_t given = LanesInEnvironment();
   // The first iteration does not count: it may have run already.
   const int64_t rest = end - std::max<int64_t>(begin, 1);
-  const int64_t iterations = plan_.condition.has_value() ? std::min(rest, kExpected) : rest;
+  const int64_t iterations = plan_.condition.has_value() ? std::min(rest, kExpectedIterations) : rest;
   const Program& program = plan_.body.run->program();
-  // Saves the look at lanes; LanesOfGroup knows better.
-  constexpr double kLeast = 200e3;  // nanoseconds
+  // Saves the look at lanes where LanesOfGroup would have no groups.
+  constexpr double kLeast = 60e3;  // nanoseconds
   const bool is_short = static_cast<double>(iterations) * (1 + program.time()) < kLeast;
   const bool is_off = given == 0 || (given < 0 && is_short);
   if (is_off || iterations < 1 || body_.region().lanes == nullptr) return std::nullopt;

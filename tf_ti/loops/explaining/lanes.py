@@ -13,8 +13,6 @@ from tf_ti.loops.traced import TracedLoop
 
 UNKNOWN = "depend on shapes that are not known before a call"
 UNTOLD = "are not known before a call"
-# A condition ends many loops early: the loop expects so many iterations.
-_EXPECTED = 32
 # The iterations of a loop that runs for an extent that is not known.
 _MANY = 2**30
 _MOST_OBSTACLES = 3
@@ -114,8 +112,6 @@ def _tell(loop: TracedLoop, arrays: Sequence[int]) -> list[str]:
     kept = {r for r, _ in spec.back_edges}
     kept |= {o.source for o in spec.outputs if o.mode != "sum"}
     iterations = _memory.iterations(loop)
-    if iterations is None:
-        iterations = _MANY if loop.condition is None else _EXPECTED
     values = {
         "parameters": [t.op.name for t in body.inputs],
         "stays": map(int, stays),
@@ -125,7 +121,8 @@ def _tell(loop: TracedLoop, arrays: Sequence[int]) -> list[str]:
         "added": [int(r not in kept) for r in range(len(body.outputs))],
         "whole": [arrays[p] for p in _read_by_condition(loop)],
         "arrays": [len(arrays)],
-        "iterations": [iterations],
+        "iterations": [_MANY if iterations is None else iterations],
+        "has_condition": [int(loop.condition is not None)],
         "threads": [_num_threads()],
     }
     text = "\n".join(" ".join([name, *map(str, words)]) for name, words in values.items())
@@ -166,7 +163,7 @@ def _describe(loop: TracedLoop, arrays: Sequence[int], lanes: Sequence[tuple[int
 def _notes(
     loop: TracedLoop, arrays: Sequence[int], obstacles: Sequence[Sequence[str]]
 ) -> Iterator[Note]:
-    for kind, name, array, stride, _ in obstacles:
+    for kind, name, array, stride in obstacles:
         if int(array) not in arrays:  # a constant
             continue
         parameter = arrays.index(int(array))

@@ -93,7 +93,7 @@ class GraphLowering {
       return absl::OkStatus();
     }
     std::vector<Lowered> inputs;
-    bool is_constant = node.input_size() > 0;
+    bool is_constant = true;
     for (const std::string& input : node.input()) {
       const TensorId id = ParseTensorName(input);
       if (id.index() < 0) continue;
@@ -101,6 +101,7 @@ class GraphLowering {
       TF_ASSIGN_OR_RETURN(const Lowered* value, ValueOf(id));
       inputs.push_back(*value);
     }
+    is_constant &= !inputs.empty();
     if (is_constant) constants_.insert(node.name());
     if (IsIdentity(node.op()) && inputs.size() == 1) {
       values = std::move(inputs);

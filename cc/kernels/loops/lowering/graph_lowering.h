@@ -34,7 +34,8 @@ struct LoweredGraph {
   std::vector<Kernel> kernels;
 };
 
-// The graph tells the shapes of all tensors, as `_output_shapes`. An error says what is not known.
+// The graph tells the shapes of all tensors, as `_output_shapes`. An error names the missing shape
+// or type.
 absl::StatusOr<LoweredGraph> LowerGraph(const BodyGraph& body);
 
 }  // namespace tf_ti

@@ -37,7 +37,7 @@ absl::StatusOr<View> InOneBatch(LoweringContext& context, View view, const Dims&
   return Merged(context, view, 0, view.rank() - 2);
 }
 
-// The sizes of factors are those of [batch, rows, added] and [batch, added, columns].
+// The factors have the dimensions [batch, rows, added] and [batch, added, columns].
 absl::Status CheckProduct(int64_t batch, int64_t rows, int64_t added, int64_t columns) {
   if (CountOf({batch, rows, added, columns}) > kMostProducts) {
     return Refused("more products of numbers than ", kMostProducts);

@@ -18,25 +18,9 @@ namespace tf_ti {
 
 namespace {
 
-const char* NameOf(Obstacle::Kind kind) {
-  switch (kind) {
-    case Obstacle::Kind::kSeveralSizes:
-      return "several_sizes";
-    case Obstacle::Kind::kWhole:
-      return "whole";
-    case Obstacle::Kind::kConstant:
-      return "constant";
-    case Obstacle::Kind::kParts:
-      return "parts";
-    case Obstacle::Kind::kReduced:
-      return "reduced";
-    case Obstacle::Kind::kPlaces:
-      return "places";
-    case Obstacle::Kind::kRepeated:
-      return "repeated";
-  }
-  return "";
-}
+// By kind of obstacle.
+constexpr const char* kNames[] = {"several_sizes", "whole",  "constant", "parts",
+                                  "reduced",       "places", "repeated"};
 
 // The lines of a text, by their first words.
 class Lines {
@@ -123,9 +107,9 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   if (found.lanes.empty()) {
     for (const Obstacle& obstacle : found.obstacles) {
       const bool has_origin = obstacle.origin >= 0;
-      absl::StrAppend(&told, "obstacle ", NameOf(obstacle.kind), " ",
+      absl::StrAppend(&told, "obstacle ", kNames[static_cast<int>(obstacle.kind)], " ",
                       has_origin ? body.graph.node(obstacle.origin).name() : "-", " ",
-                      obstacle.array, " ", obstacle.stride, " ", obstacle.extent, "\n");
+                      obstacle.array, " ", obstacle.stride, "\n");
     }
     return told;
   }
@@ -134,10 +118,12 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   for (size_t o = 0; o < plan.outputs.size(); ++o) {
     adds_lanes |= lanes.is_sum[o] && plan.uses[o] == LoopPlan::Use::kAdded;
   }
+  const bool has_condition = loop.Number("has_condition") != 0;
+  const int64_t iterations = has_condition ? kExpectedIterations : loop.Number("iterations");
   const int64_t given = LanesInEnvironment();
   const int64_t lanes_of_group =
       given >= 0 ? given
-                 : LanesOfGroup(lanes, Program(steps).num_instructions(), loop.Number("iterations"),
+                 : LanesOfGroup(lanes, Program(steps).num_instructions(), iterations,
                                 adds_lanes ? 0 : loop.Number("threads"));
   for (size_t a = 0; a < plan.is_whole.size(); ++a) {
     if (lanes.array_strides[a] == 0) continue;
@@ -151,8 +137,12 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
 
 const char* TfTiLanes(const char* graph, int64_t size, const char* loop) {
   thread_local std::string told;
-  absl::StatusOr<std::string> text = Tell(graph, size, loop);
-  told = text.ok() ? *std::move(text) : absl::StrCat("refused ", text.status().message());
+  const absl::Status status = CatchOutOfMemory("tf_ti.explain", [&] {
+    absl::StatusOr<std::string> text = Tell(graph, size, loop);
+    if (text.ok()) told = *std::move(text);
+    return text.status();
+  });
+  if (!status.ok()) told = absl::StrCat("refused ", status.message());
   return told.c_str();
 }
 

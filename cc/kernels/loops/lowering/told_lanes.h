@@ -17,13 +17,14 @@ namespace tf_ti {
 //   added        1 for each result that the loop only adds up, or 0
 //   whole        the arrays of which an iteration needs all
 //   arrays       the number of arrays
-//   iterations   the number of iterations
+//   iterations   the number of iterations; a large number where it is not known
+//   has_condition   1 if a condition may end the loop, or 0
 //   threads      the number of threads
 //
 // Returns lines of text, valid until the thread's next call. Where kernels run operations: "kernel
 // OPERATION REASON" for each. Else "lanes COUNT GROUPS ARRAY STRIDE" for each array that has lanes,
-// STRIDE bytes apart; where there are none, "obstacle KIND OPERATION ARRAY STRIDE EXTENT" for each
-// obstacle. A line "refused REASON" tells what is not known.
+// STRIDE bytes apart; where there are none, "obstacle KIND OPERATION ARRAY STRIDE" for each
+// obstacle. A line "refused REASON" tells why the graph does not say enough.
 extern "C" const char* TfTiLanes(const char* graph, int64_t size, const char* loop);
 
 }  // namespace tf_ti
