@@ -215,7 +215,8 @@ std::optional<NativeLoop::Division> NativeLoop::Divide(int64_t begin, int64_t en
   const int64_t given = LanesInEnvironment();
   // The first iteration does not count: it may have run already.
   const int64_t rest = end - std::max<int64_t>(begin, 1);
-  const int64_t iterations = plan_.condition.has_value() ? std::min(rest, kExpectedIterations) : rest;
+  const int64_t iterations =
+      plan_.condition.has_value() ? std::min(rest, kExpectedIterations) : rest;
   const Program& program = plan_.body.run->program();
   // Saves the look at lanes where LanesOfGroup would have no groups.
   constexpr double kLeast = 60e3;  // nanoseconds
