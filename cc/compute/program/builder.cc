@@ -44,16 +44,44 @@ View ProgramBuilder::Empty(const View& result) {
 
 View ProgramBuilder::Emit(Operation operation, ElementType from, std::vector<View> views) {
   const View result = views[0];
-  steps_.steps.push_back({operation, from, result.type, std::move(views), origin_});
-  steps_.blocks[result.block].stays = Stays(steps_.steps.back());
-  steps_.blocks[result.block].is_written = true;
-  most_instructions_ = std::max(most_instructions_, InstructionsOf(steps_.steps.back()));
+  int level = 0;
+  for (const View& view : views) level = std::max(level, LevelOf(view));
+  Add({operation, from, result.type, std::move(views), origin_}, level);
   return result;
 }
 
-bool ProgramBuilder::Stays(const Step& step) const {
-  return std::all_of(step.views.begin() + 1, step.views.end(),
-                     [&](const View& view) { return steps_.blocks[view.block].stays; });
+// Adds a step to the steps of a loop, or with level 0 to those that are in none.
+void ProgramBuilder::Add(Step step, int level) {
+  const int block = step.views[0].block;
+  steps_.blocks[block].stays =
+      level == 0 && std::all_of(step.views.begin() + 1, step.views.end(), [&](const View& view) {
+        return steps_.blocks[view.block].stays;
+      });
+  Raise(block, level);
+  steps_.blocks[block].is_written = true;
+  most_instructions_ = std::max(most_instructions_, InstructionsOf(step));
+  (level == 0 ? steps_.steps : loops_[level - 1].loop->steps).push_back(std::move(step));
+}
+
+// The number of loops whose iterations the elements of a view depend on.
+int ProgramBuilder::LevelOf(const View& view) const {
+  int level = view.block < static_cast<int>(levels_.size()) ? levels_[view.block] : 0;
+  for (int k = 0; k < static_cast<int>(loops_.size()); ++k) {
+    for (const tf_ti::Move& move : view.moves) {
+      if (move.loop == loops_[k].loop->number) level = std::max(level, k + 1);
+    }
+  }
+  return level;
+}
+
+// Gives a block at least a level, as a step of that level writes it.
+void ProgramBuilder::Raise(int block, int level) {
+  if (block >= static_cast<int>(levels_.size())) {
+    levels_.resize(block + 1, 0);
+    is_split_.resize(block + 1, false);
+  }
+  if (steps_.blocks[block].is_written && levels_[block] != level) is_split_[block] = true;
+  levels_[block] = std::max(levels_[block], level);
 }
 
 void ProgramBuilder::CopyInto(const View& from, const View& to) {
@@ -212,6 +240,134 @@ View ProgramBuilder::Gather(const View& rows, const View& indices, int dim, bool
   Emit(Operation::kGather, indices.type,
        {result.Reshape({outer, count, inner}), *from, places.BroadcastTo({outer, count, 1})});
   return result;
+}
+
+void ProgramBuilder::BeginLoop(int64_t count) {
+  OpenLoop& open = loops_.emplace_back();
+  open.loop = std::make_shared<ProgramSteps::Loop>();
+  open.loop->number = num_loops_++;
+  open.loop->count = count;
+}
+
+View ProgramBuilder::PieceOf(const View& array, int dim, int64_t begin, int64_t size,
+                             int64_t step) const {
+  const int64_t bytes = step * array.strides[dim];
+  return array.Slice(dim, begin, size, 1).Moving({loops_.back().loop->number, bytes, false});
+}
+
+// A state has two places, which iterations read and write in turn.
+View ProgramBuilder::AddState(const View& start) {
+  Dims dims = start.dims;
+  dims.insert(dims.begin(), 2);
+  const View places = AddResult(start.type, dims);
+  const View first = places.Slice(0, 0, 1, 1).WithoutDim(0);
+  const int level = static_cast<int>(loops_.size());
+  if (first.count() > 0) {
+    Add({Operation::kCopy, start.type, start.type, {first, start}, origin_}, level - 1);
+  }
+  Raise(places.block, level);
+  steps_.blocks[places.block].stays = false;
+  const View now = first.Moving({loops_.back().loop->number, places.strides[0], true});
+  loops_.back().states.push_back(now);
+  return now;
+}
+
+void ProgramBuilder::EndCondition(const View& goes_on) {
+  ProgramSteps::Loop& loop = *loops_.back().loop;
+  loop.goes_on = goes_on;
+  loop.num_condition_steps = loop.steps.size();
+}
+
+// The part of `whole`, which has the place of the view's block, that the view is.
+View ProgramBuilder::InPlaceOf(const View& view, const View& whole) {
+  View moved = view;
+  moved.block = whole.block;
+  moved.offset += whole.offset;
+  moved.moves.insert(moved.moves.end(), whole.moves.begin(), whole.moves.end());
+  return moved;
+}
+
+// Writes a value of each iteration to a place, which has the address `last` after the loop: the
+// steps that make the value write it there, or a copy does.
+void ProgramBuilder::Move(const View& given, const View& to, const View& last) {
+  OpenLoop& open = loops_.back();
+  View from = given;
+  const auto renamed = open.renamed.find(from.block);
+  if (renamed != open.renamed.end()) from = InPlaceOf(from, renamed->second.first);
+  if (to.count() == 0) return;
+  const ProgramSteps::Block& block = steps_.blocks[from.block];
+  const bool may_be_there = block.storage == Storage::kTemporary && from.moves.empty() &&
+                            block.is_written && !is_split_[from.block] &&
+                            LevelOf(from) == static_cast<int>(loops_.size()) && from.offset == 0 &&
+                            from.bytes() == block.bytes && from.IsContiguous() &&
+                            to.IsContiguous() && from.type == to.type;
+  if (!may_be_there) {
+    CopyInto(from, to);
+    return;
+  }
+  open.renamed[from.block] = {to, last};
+  Raise(to.block, static_cast<int>(loops_.size()));
+  steps_.blocks[to.block].is_written = true;
+  const auto rename = [&](View* view) {
+    if (view->block == from.block) *view = InPlaceOf(*view, to);
+  };
+  for (Step& step : open.loop->steps) ForEachView(&step, rename);
+  if (open.loop->goes_on.has_value()) rename(&*open.loop->goes_on);
+}
+
+std::vector<View> ProgramBuilder::EndLoop(const std::vector<View>& next,
+                                          const std::vector<Written>& written,
+                                          std::vector<View> kept,
+                                          const std::optional<View>& num_iterations) {
+  const int level = static_cast<int>(loops_.size());
+  ProgramSteps::Loop& loop = *loops_.back().loop;
+  loop.num_iterations = num_iterations;
+  // What moves is copied while it is there.
+  for (View& view : kept) {
+    if (LevelOf(view) == level && !view.moves.empty()) view = Copied(view);
+  }
+  std::vector<View> ends;
+  for (size_t k = 0; k < next.size(); ++k) {
+    const View& now = loops_.back().states[k];
+    View first = now;
+    first.moves.pop_back();
+    const int64_t bytes = now.moves.back().step;
+    View end = first;
+    if (loop.has_static_count()) {
+      end.offset += loop.count % 2 * bytes;
+    } else {
+      end = AddResult(now.type, now.dims);
+      if (end.count() > 0) {
+        loop.last.push_back({Operation::kCopy, now.type, now.type, {end, now}, origin_});
+        steps_.blocks[end.block].is_written = true;
+      }
+    }
+    View to = first.Moving({loop.number, -bytes, true});
+    to.offset += bytes;
+    Move(next[k], to, end);
+    ends.push_back(end);
+  }
+  for (const Written& each : written) {
+    View last = each.to;
+    for (const tf_ti::Move& move : each.to.moves) {
+      if (move.loop == loop.number) last.offset += (loop.count - 1) * move.step;
+    }
+    last.moves.pop_back();
+    Move(each.from, each.to, last);
+  }
+  const OpenLoop open = std::move(loops_.back());
+  loops_.pop_back();
+  // From now on the values are there once in an iteration of the loop around.
+  for (int& each : levels_) each = std::min(each, level - 1);
+  for (const View& end : ends) Raise(end.block, level - 1);
+  for (View& view : kept) {
+    const auto renamed = open.renamed.find(view.block);
+    if (renamed != open.renamed.end()) view = InPlaceOf(view, renamed->second.second);
+  }
+  Step step = {Operation::kLoop, ElementType::kFloat, ElementType::kFloat, {}, origin_, open.loop};
+  (level == 1 ? steps_.steps : loops_.back().loop->steps).push_back(std::move(step));
+  ends.insert(ends.end(), kept.begin(), kept.end());
+  return ends;
 }
 
 void ProgramBuilder::AddOutput(const View& view) {

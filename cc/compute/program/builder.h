@@ -3,7 +3,10 @@
 #define TF_TI_CC_COMPUTE_PROGRAM_BUILDER_H_
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "cc/compute/program/instructions.h"
@@ -42,6 +45,29 @@ class ProgramBuilder {
   // The same elements, one behind the other.
   View Contiguous(const View& view);
 
+  // Begins a loop of at least one iteration and at most `count`. Until EndLoop, steps that depend on
+  // values of an iteration are steps of the loop, and all others run before it. Loops may be in
+  // loops.
+  void BeginLoop(int64_t count);
+  // The part of an array that an iteration reads or writes: `size` elements along a dimension, from
+  // `begin` on, and `step` elements further in each iteration.
+  View PieceOf(const View& array, int dim, int64_t begin, int64_t size, int64_t step) const;
+  // A value that each iteration gives the next one.
+  View AddState(const View& start);
+  // What follows is the body. The loop ends where the condition, a bool, is false.
+  void EndCondition(const View& goes_on);
+  // Ends the loop. `next` has the next value of each state, in the order of AddState. Copies the
+  // value `from` of each iteration to the place `to`. Returns the states after the last iteration,
+  // then the last values of `kept`, which no loop may have whose count is not static. A loop has
+  // `num_iterations`, an int64 of at most `count`, if that is given.
+  struct Written {
+    View from;
+    View to;
+  };
+  std::vector<View> EndLoop(const std::vector<View>& next, const std::vector<Written>& written,
+                            std::vector<View> kept,
+                            const std::optional<View>& num_iterations = std::nullopt);
+
   // Makes a view an output, whose elements lie one behind the other, as StoredAs.
   void AddOutput(const View& view);
 
@@ -65,9 +91,26 @@ class ProgramBuilder {
   View Rounded(const View& view, Operation operation);
   View RoundedTo(ElementType to, const View& view);
   View Copied(const View& view);
-  bool Stays(const Step& step) const;
+  void Add(Step step, int level);
+  int LevelOf(const View& view) const;
+  void Raise(int block, int level);
+
+  // A loop that has begun. Its level is the number of loops around its steps.
+  struct OpenLoop {
+    std::shared_ptr<ProgramSteps::Loop> loop;
+    std::vector<View> states;  // as an iteration reads them
+    // The blocks whose place another one takes: the views of a block of an iteration, and of a
+    // block after the loop.
+    std::map<int, std::pair<View, View>> renamed;
+  };
+  void Move(const View& from, const View& to, const View& last);
+  static View InPlaceOf(const View& view, const View& whole);
 
   ProgramSteps steps_;
+  std::vector<OpenLoop> loops_;
+  int num_loops_ = 0;
+  std::vector<int> levels_;  // by block; of a block that is missing, 0
+  std::vector<bool> is_split_;  // by block: true if steps of several levels write it
   int origin_ = -1;
   int64_t most_instructions_ = 0;
 };

@@ -20,6 +20,7 @@ const char* NameOf(Operation operation) {
     TF_TI_REDUCTIONS(TF_TI_CASE)
     TF_TI_CASE(MatMul)
     TF_TI_CASE(Gather)
+    TF_TI_CASE(Loop)
 #undef TF_TI_CASE
   }
   return "";

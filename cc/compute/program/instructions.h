@@ -45,7 +45,8 @@ enum class Operation : uint8_t {
   TF_TI_BINARY_OPERATIONS(TF_TI_NAME) TF_TI_BINARY_CALLS(TF_TI_NAME)
       kSelect,  // of a bool and two others
   TF_TI_REDUCTIONS(TF_TI_NAME) kMatMul,
-  kGather
+  kGather,
+  kLoop  // of steps, within a program
 #undef TF_TI_NAME
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -71,22 +72,29 @@ struct Axis {
 // axes of the class. A class whose elements some step mixes is marked; the others are lanes.
 class LaneFinder {
  public:
-  LaneFinder(const ProgramSteps& given, const LoopPlan& plan) : given_(given), plan_(plan) {}
+  LaneFinder(const ProgramSteps& given, const LoopPlan& plan) : given_(given), plan_(plan) {
+    ForEachStep(given.steps, [this](const Step& step, double times) {
+      steps_.push_back(step);
+      times_.push_back(times);
+    });
+    for (const Step& step : given.steps) AddEnds(step);
+  }
 
   FoundLanes Find() {
     FindArrays();
     RefineAxes();
     FindAxes();
-    for (const Step& step : given_.steps) {
+    for (const Step& step : steps_) {
       origin_ = step.origin;
       for (const View& view : step.views) MarkPartsOf(view);
       for (const StepLoop& loop : LoopsOfStep(step)) JoinAlong(step, loop);
       for (const View& view : step.views) MarkRepeated(ArrayOf(view));
     }
     origin_ = -1;
+    for (const View& end : ends_) MarkPartsOf(end);
     MarkWholeArrays();
     MarkConstants();
-    for (const Step& step : given_.steps) MarkReduced(step);
+    for (const Step& step : steps_) MarkReduced(step);
     for (const Array& array : arrays_) MarkRepeated(array);
     while (MarkSums()) {
     }
@@ -105,6 +113,15 @@ class LaneFinder {
 
   Array& ArrayOf(const View& view) { return arrays_[array_of_[view.block]]; }
 
+  // Adds what ends a loop, and loops in it: all lanes must agree.
+  void AddEnds(const Step& step) {
+    if (step.loop == nullptr) return;
+    for (const std::optional<View>& end : {step.loop->goes_on, step.loop->num_iterations}) {
+      if (end.has_value()) ends_.push_back(*end);
+    }
+    for (const Step& inner : step.loop->steps) AddEnds(inner);
+  }
+
   void FindArrays() {
     int num_arrays = static_cast<int>(plan_.is_whole.size());
     for (const ProgramSteps::Block& block : given_.blocks) {
@@ -120,7 +137,7 @@ class LaneFinder {
       array.is_odd |= array.bytes != 0 && array.bytes != given_.blocks[b].bytes;
       array.bytes = given_.blocks[b].bytes;
     }
-    for (const Step& step : given_.steps) {
+    for (const Step& step : steps_) {
       for (const View& view : step.views) {
         Array& array = ArrayOf(view);
         array.is_odd |= array.element != 0 && array.element != SizeOf(view.type);
@@ -131,18 +148,19 @@ class LaneFinder {
 
   // Gives all views of an array the same axes: one view may merge dimensions of another view.
   void RefineAxes() {
-    for (const Step& step : given_.steps) {
+    for (const Step& step : steps_) {
       for (const View& view : step.views) {
         for (int d = 0; d < view.rank(); ++d) {
           if (view.dims[d] > 1 && view.strides[d] != 0) AddPoint(view, std::abs(view.strides[d]));
         }
+        for (const Move& move : view.moves) AddPoint(view, std::abs(move.step));
       }
     }
     constexpr int kMostRounds = 100;
     bool is_changed = true;
     for (int round = 0; is_changed && round < kMostRounds; ++round) {
       is_changed = false;
-      for (const Step& step : given_.steps) {
+      for (const Step& step : steps_) {
         for (const StepLoop& loop : LoopsOfStep(step)) is_changed |= RefineAlong(step, loop);
       }
     }
@@ -337,7 +355,7 @@ class LaneFinder {
   }
 
   int OriginOfReader(size_t block) const {
-    for (const Step& step : given_.steps) {
+    for (const Step& step : steps_) {
       for (const View& view : step.views) {
         if (view.block == static_cast<int>(block)) return step.origin;
       }
@@ -393,9 +411,42 @@ class LaneFinder {
     const size_t before = NumMarked();
     sums_.assign(arrays_.size(), {});
     failures_.assign(arrays_.size(), {});
+    // A state of a loop may be a sum by what later steps write.
+    for (auto known = std::make_pair(sums_, failures_);;) {
+      FindAllSums();
+      if (known == std::make_pair(sums_, failures_)) break;
+      known = {sums_, failures_};
+    }
+    for (size_t o = 0; o < plan_.outputs.size(); ++o) {
+      const int array = plan_.outputs[o];
+      if (plan_.uses[o] != LoopPlan::Use::kAdded) MarkReducedClasses(sums_[array]);
+      if (plan_.uses[o] != LoopPlan::Use::kFailure) MarkReducedClasses(failures_[array]);
+    }
+    for (const View& end : ends_) {
+      MarkReducedClasses(sums_[array_of_[end.block]]);
+      MarkReducedClasses(failures_[array_of_[end.block]]);
+    }
+    return NumMarked() > before;
+  }
+
+  // Zeros are a sum over any lanes, and false is no failure of any lane.
+  bool AreZeros(const View& view) const {
+    const std::vector<char>& bytes = given_.blocks[view.block].constant;
+    return !bytes.empty() &&
+           std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0; });
+  }
+  // True if an array has nothing else as far as it is known.
+  bool AreZeros(int array) const { return has_zeros_[array] && sums_[array].empty(); }
+
+  void FindAllSums() {
     std::vector<bool> is_written(arrays_.size(), false);
-    for (const Step& step : given_.steps) {
+    has_zeros_.assign(arrays_.size(), false);
+    for (const Step& step : steps_) {
       const int result = array_of_[step.views[0].block];
+      if (step.operation == Operation::kCopy && AreZeros(step.views[1])) {
+        has_zeros_[result] = !is_written[result];
+        continue;
+      }
       std::set<int> sums, failures, bad;
       FindSums(step, &sums, &failures, &bad);
       if (is_written[result]) {
@@ -408,15 +459,10 @@ class LaneFinder {
       }
       MarkReducedClasses(bad);
       is_written[result] = true;
+      has_zeros_[result] = false;
       sums_[result] = UnmarkedOf(sums);
       failures_[result] = UnmarkedOf(failures);
     }
-    for (size_t o = 0; o < plan_.outputs.size(); ++o) {
-      const int array = plan_.outputs[o];
-      if (plan_.uses[o] != LoopPlan::Use::kAdded) MarkReducedClasses(sums_[array]);
-      if (plan_.uses[o] != LoopPlan::Use::kFailure) MarkReducedClasses(failures_[array]);
-    }
-    return NumMarked() > before;
   }
 
   size_t NumMarked() const {
@@ -448,7 +494,9 @@ class LaneFinder {
                                 operation == Operation::kLogicalOr;
     for (size_t k = 1; k < step.views.size(); ++k) {
       const int read = array_of_[step.views[k].block];
-      if (adds && k == 2) AddDifference(*sums, sums_[read], bad);
+      if (adds && k == 2 && !AreZeros(read) && !AreZeros(array_of_[step.views[1].block])) {
+        AddDifference(*sums, sums_[read], bad);
+      }
       (keeps_sums ? sums : bad)->insert(sums_[read].begin(), sums_[read].end());
       (keeps_failures ? failures : bad)->insert(failures_[read].begin(), failures_[read].end());
     }
@@ -483,13 +531,14 @@ class LaneFinder {
       for (const int array : plan_.outputs) {
         lanes.is_sum.push_back(sums_[array].count(node) + failures_[array].count(node) > 0);
       }
-      for (const Step& step : given_.steps) {
-        if (given_.ResultOf(step).stays) continue;
+      for (size_t s = 0; s < steps_.size(); ++s) {
+        const Step& step = steps_[s];
+        if (given_.Stays(step)) continue;
         // Some of the lanes of one vector take as long as all of them.
         const bool is_divided = std::any_of(
             step.views.begin(), step.views.end(),
             [&](const View& view) { return lanes.strides[view.block] * lanes.count > kVector; });
-        (is_divided ? lanes.divided_time : lanes.shared_time) += TimeOf(step);
+        (is_divided ? lanes.divided_time : lanes.shared_time) += times_[s] * TimeOf(step);
       }
       all.push_back(std::move(lanes));
     }
@@ -536,6 +585,9 @@ class LaneFinder {
 
   const ProgramSteps& given_;
   const LoopPlan& plan_;
+  std::vector<Step> steps_;  // all, those of loops among them
+  std::vector<double> times_;
+  std::vector<View> ends_;
   int origin_ = -1;            // of marks
   std::vector<int> array_of_;  // by block
   std::vector<Array> arrays_;
@@ -543,6 +595,7 @@ class LaneFinder {
   std::vector<std::optional<Obstacle>> marks_;  // by node, of the classes' roots
   std::map<int, int> first_reduction_;          // by class, the origin of a step that reduces it
   std::vector<std::set<int>> sums_;             // by array, the classes over which it is a sum
+  std::vector<bool> has_zeros_;                 // by array: true if it has nothing else so far
   std::vector<std::set<int>> failures_;         // by array, the classes of which it tells a failure
 };
 
@@ -604,9 +657,18 @@ ProgramSteps CutLanes(const ProgramSteps& given, const Lanes& lanes, int64_t cou
     return run > 0 && stride > 0 && stride <= lanes.strides[view.block] &&
            stride * view.dims[d] >= run;
   };
-  for (size_t s = 0; s < given.steps.size(); ++s) {
-    const Step& step = given.steps[s];
-    Step& cut = result.steps[s];
+  const auto cut_view = [&](View* view) {
+    const int64_t run = run_of(view->block), kept = lanes.strides[view->block] * count;
+    if (run == 0) return;
+    view->offset = view->offset / run * kept + view->offset % run;
+    const auto cut = [&](int64_t* stride) {
+      if (std::abs(*stride) >= run) *stride = *stride / run * kept;
+    };
+    for (int64_t& stride : view->strides) cut(&stride);
+    for (Move& move : view->moves) cut(&move.step);
+  };
+  const auto cut_step = [&](Step* cut) {
+    const Step step = *cut;
     for (const StepLoop& loop : LoopsOfStep(step)) {
       const bool is_cut =
           loop.extent > 1 && std::any_of(loop.operands.begin(), loop.operands.end(),
@@ -615,20 +677,26 @@ ProgramSteps CutLanes(const ProgramSteps& given, const Lanes& lanes, int64_t cou
                                          });
       if (!is_cut) continue;
       for (const auto& [k, d] : loop.operands) {
-        if (step.views[k].dims[d] > 1) cut.views[k].dims[d] = loop.extent / lanes.count * count;
+        if (step.views[k].dims[d] > 1) cut->views[k].dims[d] = loop.extent / lanes.count * count;
       }
     }
-    for (size_t k = 0; k < step.views.size(); ++k) {
-      const View& view = step.views[k];
-      const int64_t run = run_of(view.block), kept = lanes.strides[view.block] * count;
-      if (run == 0) continue;
-      cut.views[k].offset = view.offset / run * kept + view.offset % run;
-      for (int d = 0; d < view.rank(); ++d) {
-        const int64_t stride = view.strides[d];
-        if (std::abs(stride) >= run) cut.views[k].strides[d] = stride / run * kept;
+    for (View& view : cut->views) cut_view(&view);
+  };
+  const std::function<void(std::vector<Step>*)> cut_steps = [&](std::vector<Step>* steps) {
+    for (Step& step : *steps) {
+      if (step.loop == nullptr) {
+        cut_step(&step);
+        continue;
       }
+      auto loop = std::make_shared<ProgramSteps::Loop>(*step.loop);
+      if (loop->goes_on.has_value()) cut_view(&*loop->goes_on);
+      if (loop->num_iterations.has_value()) cut_view(&*loop->num_iterations);
+      cut_steps(&loop->steps);
+      cut_steps(&loop->last);
+      step.loop = std::move(loop);
     }
-  }
+  };
+  cut_steps(&result.steps);
   return result;
 }
 

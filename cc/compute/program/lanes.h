@@ -79,9 +79,6 @@ struct FoundLanes {
 
 FoundLanes FindLanes(const ProgramSteps& given, const LoopPlan& plan);
 
-// A condition ends many loops early: fixed points and Newton's method.
-constexpr int64_t kExpectedIterations = 32;
-
 // The lanes of each group but the last one, or all lanes where no groups are worth it. With
 // `num_threads` 0 the number follows from the loop alone.
 int64_t LanesOfGroup(const Lanes& lanes, int num_instructions, int64_t num_iterations,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "cc/compute/program/merged_loops.h"
@@ -30,14 +31,105 @@ Program::Program(const ProgramSteps& given, int64_t red_zone, const TileLimits& 
   for (const bool in_prologue : {true, false}) {
     for (const ProgramSteps::Step& step : steps.steps) {
       if (!in_prologue && !groups.empty()) break;
-      const bool stays = steps.ResultOf(step).stays;
+      const bool stays = steps.Stays(step);
       if (stays == in_prologue) AddStep(step);
       if (stays == in_prologue && !stays) time_ += TimeOf(step);
     }
     if (in_prologue) num_in_prologue_ = instructions_.size();
   }
   for (const TileGroup& group : groups) AddGroup(group);
+  num_in_main_ = instructions_.size();
+  AddLoopSteps();
+  turns_.resize(instructions_.size());
+  FindTurns(0, static_cast<int>(num_in_main_), 0);
+  num_instructions_ = NumInstructions(0, static_cast<int>(num_in_main_));
   Plan(steps, red_zone);
+}
+
+// Adds the instruction that runs a loop.
+void Program::AddLoop(const ProgramSteps::Step& step) {
+  const ProgramSteps::Loop& given = *step.loop;
+  Loop loop;
+  loop.instruction = static_cast<int>(instructions_.size());
+  loop.count = given.count;
+  loop.expected_count = given.expected_count();
+  loop_of_number_[given.number] = static_cast<int>(loops_.size());
+  loop_of_instruction_[loop.instruction] = static_cast<int>(loops_.size());
+  loops_.push_back(loop);
+  waiting_.push_back(step.loop);
+  Instruction instruction{};
+  instruction.run = ProgramRun::RunLoop;
+  for (const std::optional<View>& view :
+       {std::optional<View>(), given.num_iterations, given.goes_on, std::optional<View>()}) {
+    AddOperand(view.has_value() ? &*view : nullptr, 0);
+  }
+  instructions_.push_back(instruction);
+}
+
+// Adds the instructions of loops, and of loops in them.
+void Program::AddLoopSteps() {
+  constexpr double kPatience = 50e3, kInstruction = 8;  // nanoseconds
+  for (size_t l = 0; l < waiting_.size(); ++l) {
+    const ProgramSteps::Loop& given = *waiting_[l];
+    const auto add = [this](auto begin, auto end) {
+      for (auto step = begin; step != end; ++step) AddStep(*step);
+      return static_cast<int>(instructions_.size());
+    };
+    const auto body = given.steps.begin() + static_cast<int64_t>(given.num_condition_steps);
+    Loop loop = loops_[l];
+    loop.begin = static_cast<int>(instructions_.size());
+    loop.condition_end = add(given.steps.begin(), body);
+    loop.end = add(body, given.steps.end());
+    loop.last = add(given.last.begin(), given.last.end());
+    double time = 1 + kInstruction * (loop.end - loop.begin);
+    for (const ProgramSteps::Step& inner : given.steps) time += TimeOf(inner);
+    loop.patience = std::max<int64_t>(1, static_cast<int64_t>(kPatience / time));
+    loop.moves = std::move(loops_[l].moves);
+    loops_[l] = std::move(loop);
+  }
+  waiting_.clear();
+}
+
+// Numbers instructions in the order in which they run. Returns the number of the next one.
+int Program::FindTurns(int begin, int end, int turn) {
+  for (int i = begin; i < end; ++i) {
+    turns_[i] = turn++;
+    const auto found = loop_of_instruction_.find(i);
+    if (found == loop_of_instruction_.end()) continue;
+    Loop& loop = loops_[found->second];
+    loop.first_turn = turns_[i];
+    turn = FindTurns(loop.begin, loop.last, turn);
+    loop.last_turn = turn - 1;
+  }
+  return turn;
+}
+
+double Program::NumInstructions(int begin, int end) const {
+  double count = end - begin;
+  if (loops_.empty()) return count;
+  for (int i = begin; i < end; ++i) {
+    const auto found = loop_of_instruction_.find(i);
+    if (found == loop_of_instruction_.end()) continue;
+    const Loop& loop = loops_[found->second];
+    count += static_cast<double>(loop.expected_count) * NumInstructions(loop.begin, loop.end) +
+             (loop.last - loop.end);
+  }
+  return count;
+}
+
+// Adds an operand of the next instruction; null for none.
+void Program::AddOperand(const View* view, int64_t offset) {
+  Operand operand;
+  if (view != nullptr) {
+    operand.block = view->block;
+    operand.offset = view->offset + offset;
+    for (const Move& move : view->moves) {
+      if (move.step == 0) continue;
+      const int at = static_cast<int>(operands_.size());
+      loops_[loop_of_number_.at(move.loop)].moves.push_back({at, move.step, move.alternates});
+    }
+  }
+  operands_.push_back(operand);
 }
 
 void Program::AddGroup(const TileGroup& group) {
@@ -73,6 +165,7 @@ void Program::AddGroup(const TileGroup& group) {
 }
 
 void Program::AddStep(const ProgramSteps::Step& step) {
+  if (step.loop != nullptr) return AddLoop(step);
   Instruction instruction{};
   std::fill_n(instruction.sizes, kMostLoops, 1);
   Loops loops;
@@ -119,16 +212,12 @@ void Program::AddStep(const ProgramSteps::Step& step) {
   // An instruction for each turn of the loops that are too many.
   Dims turn(std::max(num_loops - kMostLoops, 0));
   for (bool more = true; more;) {
-    for (int k = 0; k < 4; ++k) {
-      Operand operand;
-      if (k < static_cast<int>(step.views.size())) {
-        operand.block = step.views[k].block;
-        operand.offset = step.views[k].offset;
-        for (size_t d = 0; d < turn.size(); ++d) {
-          operand.offset += turn[d] * loops.strides[k][kMostLoops + d];
-        }
+    for (size_t k = 0; k < 4; ++k) {
+      int64_t offset = 0;
+      for (size_t d = 0; d < turn.size() && k < step.views.size(); ++d) {
+        offset += turn[d] * loops.strides[k][kMostLoops + d];
       }
-      operands_.push_back(operand);
+      AddOperand(k < step.views.size() ? &step.views[k] : nullptr, offset);
     }
     instructions_.push_back(instruction);
     more = false;
@@ -150,8 +239,18 @@ void Program::Plan(const ProgramSteps& steps, int64_t red_zone) {
       const int block = operands_[4 * i + k].block;
       if (block < 0) continue;
       Life& life = operands_[4 * i + k].is_inside ? inside[block] : lives[block];
-      life.first = std::min(life.first, i);
-      life.last = std::max(life.last, i);
+      life.first = std::min(life.first, turns_[i]);
+      life.last = std::max(life.last, turns_[i]);
+    }
+  }
+  // What a loop and others touch lives as long as the loop. Loops in loops come first.
+  for (auto loop = loops_.rbegin(); loop != loops_.rend(); ++loop) {
+    for (Life& life : lives) {
+      const bool touches = life.first <= loop->last_turn && life.last >= loop->first_turn;
+      const bool is_within = life.first >= loop->first_turn && life.last <= loop->last_turn;
+      if (!touches || is_within) continue;
+      life.first = std::min(life.first, loop->first_turn);
+      life.last = std::max(life.last, loop->last_turn);
     }
   }
   for (Part& part : parts_) {
@@ -162,8 +261,8 @@ void Program::Plan(const ProgramSteps& steps, int64_t red_zone) {
       const int block = operands_[i].block;
       if (block < 0) continue;
       if (!operands_[i].is_inside) {
-        lives[block].first = std::min(lives[block].first, part.begin);
-        lives[block].last = std::max(lives[block].last, part.last - 1);
+        lives[block].first = std::min(lives[block].first, turns_[part.begin]);
+        lives[block].last = std::max(lives[block].last, turns_[part.last - 1]);
       } else if (inside[block].bytes == 0) {
         Life& life = inside[block];
         life.bytes = (steps.blocks[block].bytes + part.num_tiles - 1) / part.num_tiles;
@@ -172,7 +271,7 @@ void Program::Plan(const ProgramSteps& steps, int64_t red_zone) {
         if (part.last - part.end == length) {
           life.last -= length;
         } else if (part.has_rest()) {
-          life.first = part.begin;
+          life.first = turns_[part.begin];
         }
         blocks.push_back(block);
       }
@@ -257,8 +356,50 @@ int64_t Program::FindPlaces(std::vector<int> blocks, int64_t red_zone, std::vect
 ProgramRun::ProgramRun(const Program& program)
     : program_(&program),
       instructions_(program.instructions_),
+      loops_(program.loops_.size()),
       arena_(std::max<int64_t>(program.arena_bytes_, 1)) {
   Set(program.in_arena_, arena_.data());
+  for (size_t l = 0; l < loops_.size(); ++l) {
+    Loop& loop = loops_[l];
+    loop.run = this;
+    loop.of = &program.loops_[l];
+    instructions_[loop.of->instruction].at[0] = reinterpret_cast<char*>(&loop);
+    for (const Program::Loop::Move& move : loop.of->moves) {
+      char** const at = &instructions_[move.operand / 4].at[move.operand % 4];
+      loop.even.push_back({at, move.step});
+      loop.odd.push_back({at, move.alternates ? -move.step : move.step});
+      (move.alternates ? loop.alternating : loop.steady).push_back({at, move.step});
+    }
+  }
+}
+
+void ProgramRun::RunLoop(const Instruction& instruction) {
+  Loop& loop = *reinterpret_cast<Loop*>(instruction.at[0]);
+  const Program::Loop& of = *loop.of;
+  ProgramRun& run = *loop.run;
+  int64_t count = of.count;
+  if (instruction.at[1] != nullptr) {
+    int64_t given;
+    std::memcpy(&given, instruction.at[1], sizeof(given));
+    count = std::min(count, given);
+  }
+  const char* const goes_on = instruction.at[2];
+  int64_t patience = of.patience, t = 0;
+  for (; t < count; ++t) {
+    if (--patience == 0) {
+      patience = of.patience;
+      if (run.IsStopped()) break;
+    }
+    if (goes_on != nullptr) {
+      run.RunRange(of.begin, of.condition_end);
+      if (*goes_on == 0) break;
+    }
+    run.RunRange(of.condition_end, of.end);
+    for (const Loop::Move& move : t % 2 == 0 ? loop.even : loop.odd) *move.at += move.step;
+  }
+  run.RunRange(of.end, of.last);
+  for (const Loop::Move& move : loop.steady) *move.at -= t * move.step;
+  for (const Loop::Move& move : loop.alternating) *move.at -= t % 2 * move.step;
 }
 
 void ProgramRun::Set(const std::vector<Program::Place>& places, char* base) {
@@ -289,24 +430,19 @@ int64_t ProgramRun::bytes() const {
   return instructions + arena_.size() + inside_.size();
 }
 
-void ProgramRun::RunPrologue() {
-  for (size_t i = 0; i < program_->num_in_prologue_; ++i) instructions_[i].run(instructions_[i]);
-}
+void ProgramRun::RunPrologue() { RunRange(0, static_cast<int>(program_->num_in_prologue_)); }
 
 void ProgramRun::Run(Parallel* parallel) {
   if (!program_->parts_.empty()) {
     for (const Program::Part& part : program_->parts_) RunPart(part, parallel);
     return;
   }
-  const Instruction* const end = instructions_.data() + instructions_.size();
-  for (const Instruction* i = instructions_.data() + program_->num_in_prologue_; i != end; ++i) {
-    i->run(*i);
-  }
+  RunRange(static_cast<int>(program_->num_in_prologue_), static_cast<int>(program_->num_in_main_));
 }
 
 void ProgramRun::RunPart(const Program::Part& part, Parallel* parallel) {
   if (!part.has_tiles) {
-    for (int i = part.begin; i < part.end; ++i) instructions_[i].run(instructions_[i]);
+    RunRange(part.begin, part.end);
     return;
   }
   const int64_t count = part.num_tiles + part.has_rest();
@@ -352,7 +488,7 @@ bool ProgramRun::RunChecked() {
   };
   bool is_right = true;
   auto part = program_->parts_.begin();
-  for (int i = 0; i < static_cast<int>(instructions_.size()); ++i) {
+  for (int i = 0; i < static_cast<int>(program_->num_in_main_); ++i) {
     if (part != program_->parts_.end() && i == part->begin && part->has_tiles) {
       if (inside_.size() > 0) std::memset(inside_.data(), kPoison, inside_.size());
       RunPart(*part, nullptr);
@@ -362,17 +498,24 @@ bool ProgramRun::RunChecked() {
     }
     if (part != program_->parts_.end() && i == part->last - 1) ++part;
     // All that is not alive is still poison.
+    int first = program_->turns_[i], last = first;
+    const auto loop = program_->loop_of_instruction_.find(i);
+    if (loop != program_->loop_of_instruction_.end()) {
+      last = program_->loops_[loop->second].last_turn;
+    }
     int64_t end = 0;
     std::vector<Program::Life> alive;
     for (const Program::Life& life : program_->lives_) {
-      if (life.first <= i && i <= life.last) alive.push_back(life);
+      if (life.first <= last && first <= life.last) alive.push_back(life);
     }
     std::sort(alive.begin(), alive.end(),
               [](const auto& a, const auto& b) { return a.offset < b.offset; });
     for (const Program::Life& life : alive) {
-      is_right = is_right && end <= life.offset && is_poison(end, life.offset);
-      end = life.offset + life.bytes;
-      if (life.last != i) continue;
+      // Blocks of a loop's steps may have one place in turn.
+      is_right = is_right && (first < last || end <= life.offset);
+      is_right = is_right && (end >= life.offset || is_poison(end, life.offset));
+      end = std::max(end, life.offset + life.bytes);
+      if (life.last > last) continue;
       std::memset(arena_.data() + life.offset, kPoison, life.bytes);
     }
     is_right = is_right && is_poison(end, arena_.size());

@@ -2,8 +2,12 @@
 #ifndef TF_TI_CC_COMPUTE_PROGRAM_PROGRAM_H_
 #define TF_TI_CC_COMPUTE_PROGRAM_PROGRAM_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "cc/compute/buffer.h"
@@ -24,7 +28,8 @@ class Program {
   int num_outputs() const { return num_outputs_; }
   // Of the memory that a run needs.
   int64_t arena_bytes() const { return arena_bytes_; }
-  int num_instructions() const { return instructions_.size(); }
+  // The instructions that a run has, those of loops as often as they run.
+  int num_instructions() const { return static_cast<int>(num_instructions_); }
   // Of Run, in nanoseconds, about.
   int64_t time() const { return static_cast<int64_t>(time_); }
 
@@ -65,8 +70,36 @@ class Program {
     int last = -1;
   };
 
+  // A loop of the program. Its instructions are behind those of the prologue and the main part:
+  // [begin, condition_end) tell whether the loop goes on, those up to `end` are its body, and those
+  // up to `last` run once in place of the iteration after the last.
+  struct Loop {
+    struct Move {
+      int operand;  // in operands_
+      int64_t step;
+      bool alternates;
+    };
+    int instruction = 0;  // that runs it
+    int begin = 0;
+    int condition_end = 0;
+    int end = 0;
+    int last = 0;
+    int64_t count = 0;
+    int64_t expected_count = 0;
+    int64_t patience = 1;  // iterations between two looks at whether the run is stopped
+    std::vector<Move> moves;
+    // In the order in which instructions run, the first and the last one of the loop.
+    int first_turn = 0;
+    int last_turn = 0;
+  };
+
   void AddStep(const ProgramSteps::Step& step);
+  void AddLoop(const ProgramSteps::Step& step);
+  void AddLoopSteps();
   void AddGroup(const TileGroup& group);
+  void AddOperand(const View* view, int64_t offset);
+  int FindTurns(int begin, int end, int turn);
+  double NumInstructions(int begin, int end) const;
   void Plan(const ProgramSteps& steps, int64_t red_zone);
   static int64_t FindPlaces(std::vector<int> blocks, int64_t red_zone, std::vector<Life>* lives);
 
@@ -75,6 +108,13 @@ class Program {
   double thread_time_;
   std::vector<Instruction> instructions_;
   size_t num_in_prologue_ = 0;
+  size_t num_in_main_ = 0;  // and in the prologue
+  double num_instructions_ = 0;
+  std::vector<Loop> loops_;
+  std::map<int, int> loop_of_instruction_;
+  std::map<int, int> loop_of_number_;
+  std::vector<std::shared_ptr<const ProgramSteps::Loop>> waiting_;  // steps are to be added
+  std::vector<int> turns_;  // by instruction: its place in the order in which they run
   std::vector<Operand> operands_;  // 4 of each instruction
   std::vector<Part> parts_;        // of the main part; none where there are no tiles
   double time_ = 0;
@@ -106,6 +146,14 @@ class ProgramRun {
     return PointersTo(program_->of_outputs_[number]);
   }
 
+  // Loops look at this from time to time, if it is given, and end where it is true: then the outputs
+  // have no meaning.
+  void SetStop(const std::function<bool()>* is_stopped) {
+    is_stopped_ = is_stopped;
+    was_stopped_ = false;
+  }
+  bool was_stopped() const { return was_stopped_; }
+
   // The size of all memory that the run holds.
   int64_t bytes() const;
 
@@ -119,13 +167,41 @@ class ProgramRun {
   bool RunChecked();
 
  private:
+  friend class Program;
+
   void Set(const std::vector<Program::Place>& places, char* base);
   void RunPart(const Program::Part& part, Parallel* parallel);
   void RunTile(const Program::Part& part, int64_t tile, char* inside) const;
   std::vector<Pointer> PointersTo(const std::vector<Program::Place>& places);
 
+  // A loop with the addresses of this run.
+  struct Loop {
+    struct Move {
+      char** at;
+      int64_t step;
+    };
+    ProgramRun* run;
+    const Program::Loop* of;
+    std::vector<Move> even;  // after iterations 0, 2, 4, ...
+    std::vector<Move> odd;
+    std::vector<Move> alternating;  // those of `even` that `odd` moves back
+    std::vector<Move> steady;       // the others
+  };
+  static void RunLoop(const Instruction& instruction);
+  void RunRange(int begin, int end) const {
+    const Instruction* const last = instructions_.data() + end;
+    for (const Instruction* i = instructions_.data() + begin; i != last; ++i) i->run(*i);
+  }
+  bool IsStopped() {
+    was_stopped_ = was_stopped_ || (is_stopped_ != nullptr && (*is_stopped_)());
+    return was_stopped_;
+  }
+
   const Program* program_;
   std::vector<Instruction> instructions_;
+  std::vector<Loop> loops_;
+  const std::function<bool()>* is_stopped_ = nullptr;
+  bool was_stopped_ = false;
   Buffer<char> arena_;
   Buffer<char> inside_;  // of each thread
 };

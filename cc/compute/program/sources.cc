@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -62,10 +63,12 @@ double TimeInCaches(const std::vector<Step>& steps) {
 
 class SourceFinder {
  public:
-  SourceFinder(const ProgramSteps& given, double least_saving)
-      : given_(given), least_saving_(least_saving) {}
+  // Looks at the steps of no loop, or of one, and at blocks that may go: no others touch them.
+  SourceFinder(const ProgramSteps& given, const std::vector<Step>& among,
+               const std::vector<bool>& may_go, double least_saving)
+      : given_(given), among_(among), may_go_(may_go), least_saving_(least_saving) {}
 
-  ProgramSteps Find();
+  std::vector<Step> Find();
 
  private:
   struct Part {
@@ -79,6 +82,8 @@ class SourceFinder {
   void TryWithout(int block);
 
   const ProgramSteps& given_;
+  const std::vector<Step>& among_;
+  const std::vector<bool>& may_go_;
   const double least_saving_;
   // What has become of each step.
   std::vector<std::vector<Step>> steps_;
@@ -92,26 +97,36 @@ class SourceFinder {
   std::vector<Part> parts_;
 };
 
-ProgramSteps SourceFinder::Find() {
+std::vector<Step> SourceFinder::Find() {
   writers_.resize(given_.blocks.size());
   readers_.resize(given_.blocks.size());
   std::vector<int> order;
-  for (size_t i = 0; i < given_.steps.size(); ++i) {
-    const Step& step = given_.steps[i];
+  const auto write = [&](const View& view, size_t i) {
+    std::vector<size_t>& writers = writers_[view.block];
+    if (writers.empty()) order.push_back(view.block);
+    if (writers.empty() || writers.back() != i) writers.push_back(i);
+  };
+  const auto read = [&](const View& view, size_t i) {
+    std::vector<size_t>& readers = readers_[view.block];
+    if (readers.empty() || readers.back() != i) readers.push_back(i);
+  };
+  for (size_t i = 0; i < among_.size(); ++i) {
+    Step step = among_[i];
     steps_.push_back({step});
-    const int block = step.views[0].block;
-    if (writers_[block].empty()) order.push_back(block);
-    writers_[block].push_back(i);
-    for (size_t k = 1; k < step.views.size(); ++k) {
-      std::vector<size_t>& readers = readers_[step.views[k].block];
-      if (readers.empty() || readers.back() != i) readers.push_back(i);
+    if (step.loop != nullptr) {
+      ForEachView(&step, [&](View* view) {
+        write(*view, i);
+        read(*view, i);
+      });
+      continue;
     }
+    write(step.views[0], i);
+    for (size_t k = 1; k < step.views.size(); ++k) read(step.views[k], i);
   }
   for (const int block : order) TryWithout(block);
-  ProgramSteps result = given_;
-  result.steps.clear();
+  std::vector<Step> result;
   for (const std::vector<Step>& steps : steps_) {
-    result.steps.insert(result.steps.end(), steps.begin(), steps.end());
+    result.insert(result.end(), steps.begin(), steps.end());
   }
   return result;
 }
@@ -136,6 +151,7 @@ bool SourceFinder::FindParts(int block) {
   int64_t count = 0;
   for (const size_t place : writers_[block]) {
     for (const Step& step : steps_[place]) {
+      if (step.loop != nullptr) return false;
       if (step.operation != Operation::kCopy || parts_.size() == kMostParts) return false;
       const View& to = step.views[0];
       if (parts_.empty()) {
@@ -153,7 +169,7 @@ bool SourceFinder::FindParts(int block) {
         if (bytes != SizeOf(type_)) return false;
       }
       const std::optional<Box> box = BoxOf(to);
-      if (!box.has_value()) return false;
+      if (!box.has_value() || !to.moves.empty()) return false;
       for (const Part& part : parts_) {
         if (Intersection(part.box, *box).has_value()) return false;
       }
@@ -170,6 +186,7 @@ bool SourceFinder::FindParts(int block) {
 // Adds what a step becomes that reads parts of the block, not the block. Returns false if it
 // cannot.
 bool SourceFinder::ReadParts(const Step& step, int block, std::vector<Step>* steps) const {
+  if (step.loop != nullptr) return false;
   size_t k = 1;
   while (k < step.views.size() && step.views[k].block != block) ++k;
   if (k == step.views.size()) {
@@ -195,7 +212,7 @@ bool SourceFinder::ReadParts(const Step& step, int block, std::vector<Step>* ste
 
 void SourceFinder::TryWithout(int block) {
   const ProgramSteps::Block& of = given_.blocks[block];
-  if (of.storage != ProgramSteps::Storage::kTemporary || of.stays) return;
+  if (of.storage != ProgramSteps::Storage::kTemporary || of.stays || !may_go_[block]) return;
   if (readers_[block].empty() || !FindParts(block)) return;
   std::vector<std::vector<Step>> changed;
   double before = 0, after = 0;
@@ -221,10 +238,41 @@ void SourceFinder::TryWithout(int block) {
   for (const size_t place : writers_[block]) steps_[place].clear();
 }
 
+// By block, how many views of the steps lie in it.
+std::vector<int> TouchesOf(const ProgramSteps& given, const std::vector<Step>& steps) {
+  std::vector<int> touches(given.blocks.size(), 0);
+  for (Step step : steps) {
+    ForEachView(&step, [&](const View* view) { ++touches[view->block]; });
+  }
+  return touches;
+}
+
+// Looks at these steps, and at those of each loop alone. `touches` has those of the whole program.
+std::vector<Step> ReadingSourcesIn(const ProgramSteps& given, std::vector<Step> steps,
+                                   const std::vector<int>& touches, double least_saving) {
+  for (Step& step : steps) {
+    if (step.loop == nullptr) continue;
+    auto loop = std::make_shared<ProgramSteps::Loop>(*step.loop);
+    const auto body = loop->steps.begin() + static_cast<int64_t>(loop->num_condition_steps);
+    const std::vector<Step> changed =
+        ReadingSourcesIn(given, {body, loop->steps.end()}, touches, least_saving);
+    loop->steps.erase(body, loop->steps.end());
+    loop->steps.insert(loop->steps.end(), changed.begin(), changed.end());
+    step.loop = std::move(loop);
+  }
+  const std::vector<int> own = TouchesOf(given, steps);
+  std::vector<bool> may_go(given.blocks.size());
+  for (size_t b = 0; b < may_go.size(); ++b) may_go[b] = own[b] == touches[b];
+  return SourceFinder(given, steps, may_go, least_saving).Find();
+}
+
 }  // namespace
 
 ProgramSteps ReadingSources(const ProgramSteps& given, double least_saving) {
-  return SourceFinder(given, least_saving).Find();
+  ProgramSteps result = given;
+  const std::vector<int> touches = TouchesOf(given, given.steps);
+  result.steps = ReadingSourcesIn(given, given.steps, touches, least_saving);
+  return result;
 }
 
 }  // namespace tf_ti

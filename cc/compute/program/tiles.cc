@@ -33,7 +33,7 @@ bool IsColumn(const View& view, int64_t bytes) {
 
 // With one dimension, where all operands lie in the order of the result's elements.
 Step Flattened(Step step) {
-  if (!IsElementwise(step.operation)) return step;
+  if (step.loop != nullptr || !IsElementwise(step.operation)) return step;
   for (size_t k = 0; k < step.views.size(); ++k) {
     const View& view = step.views[k];
     if (!view.IsContiguous() && (k == 0 || !IsOneNumber(view))) return step;
@@ -49,7 +49,7 @@ Step Flattened(Step step) {
 
 // The dimension of each operand that is cut. Empty if there is none.
 std::vector<int> FindDims(const Step& step) {
-  if (DependsOnPlaces(step)) return {};
+  if (step.loop != nullptr || DependsOnPlaces(step)) return {};
   const View& result = step.views[0];
   int first = 0;
   while (first < result.rank() && result.dims[first] == 1) ++first;
@@ -66,6 +66,11 @@ std::vector<int> FindDims(const Step& step) {
 }  // namespace
 
 double TimeOf(const Step& step) {
+  if (step.loop != nullptr) {
+    double time = 0;
+    ForEachStep({step}, [&](const Step& inner, double times) { time += times * TimeOf(inner); });
+    return time;
+  }
   constexpr double kSimple = 0.15, kFunction = 0.8, kCall = 10, kProduct = 0.05;
   double count = step.views[0].count();
   if (step.operation == Operation::kMatMul) {
@@ -123,7 +128,7 @@ class TileFinder {
 
 std::vector<TileGroup> TileFinder::Find() {
   double time = 0;
-  const auto stays = [&](const Step& step) { return given_.ResultOf(step).stays; };
+  const auto stays = [&](const Step& step) { return given_.Stays(step); };
   for (const Step& step : given_.steps) {
     if (!stays(step)) time += TimeOf(step);
   }
@@ -144,6 +149,7 @@ std::vector<TileGroup> TileFinder::Find() {
 
 // True if nothing of the group depends on when the step runs.
 bool TileFinder::IsApart(const Step& step) const {
+  if (step.loop != nullptr) return group_.steps.empty();
   for (size_t k = 0; k < step.views.size(); ++k) {
     const auto found = touches_.find(step.views[k].block);
     if (found == touches_.end()) continue;
@@ -245,12 +251,12 @@ void TileFinder::Close() {
 void TileFinder::FindInside() {
   std::map<int, std::vector<size_t>> groups;  // of each block
   for (size_t g = 0; g < groups_.size(); ++g) {
-    for (const Step& step : groups_[g].steps) {
-      for (const View& view : step.views) groups[view.block].push_back(g);
+    for (Step step : groups_[g].steps) {
+      ForEachView(&step, [&](const View* view) { groups[view->block].push_back(g); });
     }
   }
   for (const Step& step : given_.steps) {
-    if (!given_.ResultOf(step).stays) continue;
+    if (!given_.Stays(step)) continue;
     for (const View& view : step.views) groups[view.block].push_back(groups_.size());
   }
   for (const auto& [block, places] : groups) {

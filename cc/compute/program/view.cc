@@ -90,6 +90,13 @@ std::optional<View> View::Merged(int first, int count) const {
 View View::Reshape(Dims to) const {
   View view = Whole(block, type, std::move(to));
   view.offset = offset;
+  view.moves = moves;
+  return view;
+}
+
+View View::Moving(const Move& move) const {
+  View view = *this;
+  view.moves.push_back(move);
   return view;
 }
 

@@ -57,6 +57,13 @@ inline int64_t CountOf(const Dims& dims) {
   return count;
 }
 
+// The way of a view from one iteration of a loop within a program to the next.
+struct Move {
+  int loop;        // the loop's number
+  int64_t step;    // in bytes
+  bool alternates; // every second iteration moves back
+};
+
 // An array among the bytes of a block of memory. What only changes the view costs nothing when a
 // program runs.
 struct View {
@@ -65,6 +72,7 @@ struct View {
   int64_t offset = 0;  // in bytes, as are the strides
   Dims dims;
   Dims strides;
+  std::vector<Move> moves;  // one for each loop at most
 
   // All of a block, in the order of its elements.
   static View Whole(int block, ElementType type, Dims dims);
@@ -86,6 +94,8 @@ struct View {
   std::optional<View> Merged(int first, int count) const;
   // Of a contiguous view.
   View Reshape(Dims to) const;
+  // The view that moves in a loop.
+  View Moving(const Move& move) const;
 };
 
 // The dimensions of a result that both operands are repeated to, if they fit each other.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,10 @@ ProgramSteps WideningFinder::Find() {
   if (stored_.empty()) return std::move(result_);
   const std::vector<Step> steps = std::exchange(result_.steps, {});
   for (Step step : steps) {
+    if (step.loop != nullptr) {
+      result_.steps.push_back(std::move(step));
+      continue;
+    }
     if (stored_.count(step.views[0].block) > 0) continue;
     for (size_t k = 1; k < step.views.size(); ++k) {
       if (stored_.count(step.views[k].block) == 0) continue;
@@ -99,9 +104,16 @@ void WideningFinder::FindStored() {
   // By block of floats, the parts that steps read of it, each once, and the time to make all parts.
   std::map<int, std::vector<View>> reads;
   std::map<int, double> times;
+  // Loops read floats.
+  std::set<int> in_loops;
+  for (Step step : result_.steps) {
+    if (step.loop == nullptr) continue;
+    ForEachView(&step, [&](const View* view) { in_loops.insert(view->block); });
+  }
   for (const Step& step : result_.steps) {
+    if (step.loop != nullptr) continue;
     const int block = step.views[0].block;
-    const bool may_go =
+    const bool may_go = in_loops.count(block) == 0 &&
         result_.blocks[block].storage == ProgramSteps::Storage::kTemporary && IsWidening(step);
     if (may_go) reads[block];
     for (size_t k = 1; k < step.views.size(); ++k) {
@@ -122,6 +134,7 @@ void WideningFinder::FindStored() {
     }
   }
   for (const Step& step : result_.steps) {
+    if (step.loop != nullptr) continue;
     const View& floats = step.views[0];
     if (reads.count(floats.block) == 0) continue;
     if (times[floats.block] < static_cast<double>(floats.count())) {
