@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cc/compute/program/merged_loops.h"
+#include "cc/compute/program/tiles.h"
 
 namespace tf_ti {
 namespace {
@@ -54,9 +55,8 @@ View ProgramBuilder::Emit(Operation operation, ElementType from, std::vector<Vie
 void ProgramBuilder::Add(Step step, int level) {
   const int block = step.views[0].block;
   steps_.blocks[block].stays =
-      level == 0 && std::all_of(step.views.begin() + 1, step.views.end(), [&](const View& view) {
-        return steps_.blocks[view.block].stays;
-      });
+      level == 0 && std::all_of(step.views.begin() + 1, step.views.end(),
+                                [&](const View& view) { return steps_.blocks[view.block].stays; });
   Raise(block, level);
   steps_.blocks[block].is_written = true;
   most_instructions_ = std::max(most_instructions_, InstructionsOf(step));
@@ -365,6 +365,7 @@ std::vector<View> ProgramBuilder::EndLoop(const std::vector<View>& next,
     if (renamed != open.renamed.end()) view = InPlaceOf(view, renamed->second.second);
   }
   Step step = {Operation::kLoop, ElementType::kFloat, ElementType::kFloat, {}, origin_, open.loop};
+  time_of_last_loop_ = TimeOf(step);
   (level == 1 ? steps_.steps : loops_.back().loop->steps).push_back(std::move(step));
   ends.insert(ends.end(), kept.begin(), kept.end());
   return ends;

@@ -45,8 +45,8 @@ class ProgramBuilder {
   // The same elements, one behind the other.
   View Contiguous(const View& view);
 
-  // Begins a loop of at least one iteration and at most `count`. Until EndLoop, steps that depend on
-  // values of an iteration are steps of the loop, and all others run before it. Loops may be in
+  // Begins a loop of at least one iteration and at most `count`. Until EndLoop, steps that depend
+  // on values of an iteration are steps of the loop, and all others run before it. Loops may be in
   // loops.
   void BeginLoop(int64_t count);
   // The part of an array that an iteration reads or writes: `size` elements along a dimension, from
@@ -67,6 +67,12 @@ class ProgramBuilder {
   std::vector<View> EndLoop(const std::vector<View>& next, const std::vector<Written>& written,
                             std::vector<View> kept,
                             const std::optional<View>& num_iterations = std::nullopt);
+
+  int num_open_loops() const { return static_cast<int>(loops_.size()); }
+  // Leaves loops that have begun out of the program, all but the first `count`.
+  void DropLoops(int count) { loops_.resize(count); }
+  // Estimated nanoseconds of the loop that has ended last.
+  double time_of_last_loop() const { return time_of_last_loop_; }
 
   // Makes a view an output, whose elements lie one behind the other, as StoredAs.
   void AddOutput(const View& view);
@@ -109,7 +115,8 @@ class ProgramBuilder {
   ProgramSteps steps_;
   std::vector<OpenLoop> loops_;
   int num_loops_ = 0;
-  std::vector<int> levels_;  // by block; of a block that is missing, 0
+  double time_of_last_loop_ = 0;
+  std::vector<int> levels_;     // by block; of a block that is missing, 0
   std::vector<bool> is_split_;  // by block: true if steps of several levels write it
   int origin_ = -1;
   int64_t most_instructions_ = 0;

@@ -149,8 +149,8 @@ class Nest {
           break;
         }
         case 4:
-          pool->push_back(
-              *builder_.Apply(Operation::kSub, {x, *builder_.Reduce(Operation::kMax, y, 1, kFloat)}));
+          pool->push_back(*builder_.Apply(Operation::kSub,
+                                          {x, *builder_.Reduce(Operation::kMax, y, 1, kFloat)}));
           break;
         case 5: {
           std::vector<float> matrix;
@@ -162,13 +162,14 @@ class Nest {
           break;
         }
         case 6:
-          pool->push_back(
-              *builder_.Apply(Operation::kSub, {x, *builder_.Reduce(Operation::kSum, y, 0, kFloat)}));
+          pool->push_back(*builder_.Apply(Operation::kSub,
+                                          {x, *builder_.Reduce(Operation::kSum, y, 0, kFloat)}));
           break;
         default: {
           const int32_t row = static_cast<int32_t>(random->Int(0, kRows - 1));
           const View index = builder_.AddConstant(ElementType::kInt32, {1}, &row);
-          pool->push_back(*builder_.Apply(Operation::kAdd, {x, builder_.Gather(y, index, 0, false)}));
+          pool->push_back(
+              *builder_.Apply(Operation::kAdd, {x, builder_.Gather(y, index, 0, false)}));
         }
       }
     }
@@ -194,8 +195,8 @@ class Nest {
     std::vector<int> piece_dims;
     for (int k = 0; k < num_pieces; ++k) {
       piece_dims.push_back(random.Int(0, 1));
-      const Dims dims = piece_dims[k] == 0 ? Dims{count, kRows, kColumns}
-                                           : Dims{kRows, count, kColumns};
+      const Dims dims =
+          piece_dims[k] == 0 ? Dims{count, kRows, kColumns} : Dims{kRows, count, kColumns};
       pieces.push_back(Input(seed + k, dims));
     }
     const std::vector<View> outer = *pool;
@@ -228,7 +229,8 @@ class Nest {
     const bool is_last_axis = random.Chance(0.3);
     std::vector<View> results;
     const auto index = [&](int64_t t) { return is_reversed ? count - 1 - t : t; };
-    const auto out_dims = is_last_axis ? Dims{kRows, count, kColumns} : Dims{count, kRows, kColumns};
+    const auto out_dims =
+        is_last_axis ? Dims{kRows, count, kColumns} : Dims{count, kRows, kColumns};
     const int axis = is_last_axis ? 1 : 0;
     if (has_loops_) {
       const View limit = Number(kind == 1 ? ElementType::kInt64 : ElementType::kInt32, runs);
@@ -261,7 +263,7 @@ class Nest {
                                      .WithoutDim(axis)});
       }
       results = builder_.EndLoop(body.next, written, body.kept,
-                                kind == 1 ? std::optional<View>(limit) : std::nullopt);
+                                 kind == 1 ? std::optional<View>(limit) : std::nullopt);
       if (kind == 2) results.erase(results.begin() + static_cast<int64_t>(starts.size()));
       results.insert(results.end(), outs.begin(), outs.end());
     } else {
@@ -269,8 +271,7 @@ class Nest {
       for (int64_t t = 0; t < runs; ++t) {
         std::vector<View> parts;
         for (int k = 0; k < num_pieces; ++k) {
-          parts.push_back(
-              pieces[k].Slice(piece_dims[k], index(t), 1, 1).WithoutDim(piece_dims[k]));
+          parts.push_back(pieces[k].Slice(piece_dims[k], index(t), 1, 1).WithoutDim(piece_dims[k]));
         }
         const Body body = run_body(states, parts);
         states = body.next;
@@ -368,9 +369,8 @@ FoundLanes LanesOfSum(bool reads, bool begins_with_zeros) {
 }
 
 bool HasRows(const FoundLanes& found) {
-  return std::any_of(found.lanes.begin(), found.lanes.end(), [](const Lanes& lanes) {
-    return lanes.count == kRows && lanes.is_sum[0];
-  });
+  return std::any_of(found.lanes.begin(), found.lanes.end(),
+                     [](const Lanes& lanes) { return lanes.count == kRows && lanes.is_sum[0]; });
 }
 
 TEST(Loops, AnInnerSumOverLanesIsOneThatGroupsAddUp) {
@@ -408,8 +408,7 @@ TEST(Loops, AStoppedLoopEndsSoon) {
   const View x = builder.AddInput(kFloat, {64});
   builder.BeginLoop(int64_t{1} << 40);
   const View state = builder.AddState(x);
-  const View next =
-      *builder.Apply(Operation::kAdd, {state, builder.AddConstant(kFloat, {}, &one)});
+  const View next = *builder.Apply(Operation::kAdd, {state, builder.AddConstant(kFloat, {}, &one)});
   builder.AddOutput(builder.EndLoop({next}, {}, {})[0]);
   const Program program(builder.steps());
   ProgramRun run(program);

@@ -73,6 +73,8 @@ int64_t NativePart::Run(int64_t end, Parallel* parallel, const std::function<boo
   pointers_.Start(&homes_, end);
   if (condition_.has_value()) StartProgram(*condition_);
   StartProgram(body_);
+  (*body_.run)->SetStop(&is_stopped);
+  if (condition_.has_value()) (*condition_->run)->SetStop(&is_stopped);
   const int64_t patience = std::max<int64_t>(1, kPatience / IterationTime());
   while (!is_stopped()) {
     for (const int64_t next = end - now_ > patience ? now_ + patience : end; now_ < next;) {

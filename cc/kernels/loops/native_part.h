@@ -76,7 +76,7 @@ class NativePart {
   void StartProgram(const NativeProgram& program);
   bool RunProgram(const NativeProgram& program, Parallel* parallel) {
     (*program.run)->Run(parallel);
-    return !fails_;
+    return !fails_ && !(*program.run)->was_stopped();
   }
   int64_t IterationTime() const;
   bool RunIteration(Parallel* parallel);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tensorflow/core/common_runtime/local_executor_params.h"
+#include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/graph/graph.h"
@@ -77,6 +78,7 @@ struct Schedule {
   std::vector<tensorflow::Tensor> constants;
   std::vector<std::pair<int, int>> constant_results;  // (constant, result)
   int num_packed_products = 0;
+  const tensorflow::FunctionLibraryDefinition* functions = nullptr;  // those of the body's kernels
 };
 
 // `kernels` gets all that are made, which are the caller's.

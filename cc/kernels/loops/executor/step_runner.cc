@@ -1,6 +1,7 @@
 #include "cc/kernels/loops/executor/step_runner.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -144,8 +145,14 @@ bool StepRunner::RunProgram(const Region& region, bool is_inline, RegionRun* reg
   if (region.may_fail) run->SetOutput(static_cast<int>(region.outputs.size()), &fails);
   run.RunPrologueOnce();
   PoolThreads threads = ThreadsOf(is_inline ? devices_.inlined : devices_.all);
+  const std::function<bool()> is_stopped = [this] {
+    return params_.cancellation_manager != nullptr && params_.cancellation_manager->IsCancelled();
+  };
+  run->SetStop(&is_stopped);
   run->Run(&threads);
-  return !fails;
+  const bool was_stopped = run->was_stopped();
+  run->SetStop(nullptr);
+  return !fails && !was_stopped;
 }
 
 // Multiplies by an invariant, which is packed the first time. Returns false if there is none, or if

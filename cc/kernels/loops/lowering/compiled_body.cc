@@ -1,6 +1,7 @@
 #include "cc/kernels/loops/lowering/compiled_body.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "cc/kernels/loops/lowering/lower.h"
@@ -165,16 +166,21 @@ class BodyCompiler {
   absl::Status AddRegions(std::vector<int> steps) {
     while (!steps.empty()) {
       // A step that cannot be lowered after all is a kernel, and those before it a region.
-      RegionLowering lowering(schedule_, body_, iteration_);
-      const size_t count = LowerFirst(steps, &lowering);
-      std::optional<Region> region = RegionOf(&lowering);
+      auto lowering = std::make_unique<RegionLowering>(schedule_, body_, iteration_);
+      size_t count = LowerFirst(steps, steps.size(), lowering.get());
+      while (const std::optional<size_t> recording = FindRecording(*lowering)) {
+        // The step records a history that a kernel reads, so it is a kernel.
+        lowering = std::make_unique<RegionLowering>(schedule_, body_, iteration_);
+        count = LowerFirst(steps, *recording, lowering.get());
+      }
+      std::optional<Region> region = RegionOf(lowering.get());
       std::vector<Region::Array> decided_by;  // for the first of the kernels
       size_t num_done = 0;
       if (region.has_value()) {
         TF_RETURN_IF_ERROR(AddUnitOf(*std::move(region)));
         num_done = count;
       } else {
-        decided_by = lowering.inputs();
+        decided_by = lowering->inputs();
       }
       for (; num_done < std::min(count + 1, steps.size()); ++num_done) {
         TF_RETURN_IF_ERROR(AddKernel(steps[num_done], std::exchange(decided_by, {})));
@@ -184,16 +190,29 @@ class BodyCompiler {
     return absl::OkStatus();
   }
 
-  // Lowers steps from the first on as far as it goes, and returns their number.
-  size_t LowerFirst(const std::vector<int>& steps, RegionLowering* lowering) const {
-    for (size_t count = 0; count < steps.size(); ++count) {
+  // Lowers steps from the first on as far as it goes, at most so many, and returns their number.
+  size_t LowerFirst(const std::vector<int>& steps, size_t most, RegionLowering* lowering) const {
+    for (size_t count = 0; count < most; ++count) {
       const absl::Status status = lowering->Add(steps[count]);
       if (status.ok()) continue;
       VLOG(2) << schedule_.steps[steps[count]].kernel->name()
               << " runs as a kernel: " << status.message();
       return count;
     }
-    return steps.size();
+    return most;
+  }
+
+  // The first of the region's steps that makes a history which others read.
+  std::optional<size_t> FindRecording(const RegionLowering& lowering) const {
+    const std::vector<int>& steps = lowering.steps();
+    for (const int v : ReadOutside(steps)) {
+      if (lowering.IsArray(v)) continue;
+      for (size_t k = 0; k < steps.size(); ++k) {
+        const Step& step = schedule_.steps[steps[k]];
+        if (v >= step.first_value && v < step.first_value + step.num_outputs) return k;
+      }
+    }
+    return std::nullopt;
   }
 
   // The region of lowered steps, if they are worth one.

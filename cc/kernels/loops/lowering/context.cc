@@ -8,6 +8,7 @@ namespace tf_ti {
 
 absl::StatusOr<View> LoweringContext::ViewOf(const Lowered& value) {
   if (value.view.has_value()) return *value.view;
+  if (!value.known.has_value()) return Refused("programs have no variant");
   const std::optional<ElementType> type = ElementTypeOf(value.known->dtype());
   if (!type.has_value()) {
     return Refused("programs have no ", tensorflow::DataTypeString(value.known->dtype()));
@@ -18,8 +19,12 @@ absl::StatusOr<View> LoweringContext::ViewOf(const Lowered& value) {
 
 absl::Status LoweringContext::FailWhere(const Term& bools) {
   TF_ASSIGN_OR_RETURN(const View any, bools.Reduced(Operation::kAny, 0).view());
-  const View one = any.Reshape({});
-  failure_ = failure_.has_value() ? builder_.Apply(Operation::kLogicalOr, {*failure_, one}) : one;
+  return FailIf(any.Reshape({}));
+}
+
+absl::Status LoweringContext::FailIf(const View& fails) {
+  failure_ =
+      failure_.has_value() ? builder_.Apply(Operation::kLogicalOr, {*failure_, fails}) : fails;
   return absl::OkStatus();
 }
 

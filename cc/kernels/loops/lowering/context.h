@@ -28,6 +28,12 @@ class LoweringContext {
   absl::Status FailWhere(const Term& bools);
   // A bool, if any operation may fail. Where it is true, no output has a meaning.
   const std::optional<View>& failure() const { return failure_; }
+  // The program fails if the bool is true.
+  absl::Status FailIf(const View& fails);
+  // Replaces what was found so far, and returns it: a loop has a failure of its own.
+  std::optional<View> SetFailure(std::optional<View> failure) {
+    return std::exchange(failure_, std::move(failure));
+  }
 
  private:
   ProgramBuilder builder_;

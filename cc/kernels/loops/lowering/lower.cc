@@ -7,8 +7,13 @@
 
 #include "cc/compute/program/merged_loops.h"
 #include "cc/compute/program/program.h"
+#include "cc/kernels/loops/lowering/loops.h"
 #include "cc/kernels/loops/lowering/rules.h"
 #include "cc/spec/loops/operations.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/public/version.h"
 
 namespace tf_ti {
 
@@ -75,7 +80,7 @@ absl::Status CheckOutput(const Lowered& output) {
 
 }  // namespace
 
-bool MayBeLowered(const NodeDef& node) { return Rules().count(node.op()) > 0; }
+bool MayBeLowered(const NodeDef& node) { return Rules().count(node.op()) > 0 || IsInnerLoop(node); }
 
 const char* TfTiLoweredOperations() {
   static const auto& names = *[] {
@@ -110,6 +115,9 @@ bool IsView(const NodeDef& node) {
 Outputs Lower(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs) {
   const auto rule = Rules().find(node.op());
   if (rule == Rules().end()) return Refused("there is no rule for ", node.op());
+  for (const Lowered& input : inputs) {
+    if (!IsArray(input)) return Refused("programs have no variant");
+  }
   if (auto known = Evaluated(node, rule->second, inputs)) return *std::move(known);
   TF_ASSIGN_OR_RETURN(std::vector<Lowered> outputs, rule->second(context, node, inputs));
   if (context.builder().most_instructions() > kMostParts) {
@@ -117,6 +125,47 @@ Outputs Lower(LoweringContext& context, const NodeDef& node, const std::vector<L
   }
   for (const Lowered& output : outputs) TF_RETURN_IF_ERROR(CheckOutput(output));
   return outputs;
+}
+
+absl::Status CheckInferred(const NodeDef& node, const std::vector<Lowered>& inputs,
+                           const std::vector<Lowered>& outputs) {
+  const tensorflow::OpRegistrationData* op;
+  TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUp(node.op(), &op));
+  if (op->shape_inference_fn == nullptr) return Refused("there is no inference of shapes");
+  tensorflow::DataTypeVector input_types, output_types;
+  TF_RETURN_IF_ERROR(tensorflow::InOutTypesForNode(node, op->op_def, &input_types, &output_types));
+  if (input_types.size() != inputs.size() || output_types.size() != outputs.size()) {
+    return Refused("another number of inputs or outputs");
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (DataTypeOf(inputs[i]) != input_types[i]) return Refused("an input of another type");
+  }
+  std::vector<tensorflow::PartialTensorShape> shapes;
+  std::vector<const Tensor*> tensors;
+  for (const Lowered& input : inputs) {
+    tensors.push_back(input.known.has_value() ? &*input.known : nullptr);
+    shapes.emplace_back(DimsOf(input));
+  }
+  tensorflow::shape_inference::InferenceContext context(
+      TF_GRAPH_DEF_VERSION, tensorflow::AttrSlice(node), op->op_def, shapes, tensors, {}, {});
+  TF_RETURN_IF_ERROR(context.construction_status());
+  TF_RETURN_IF_ERROR(context.Run(op->shape_inference_fn));
+  for (int i = 0; i < static_cast<int>(outputs.size()); ++i) {
+    if (DataTypeOf(outputs[i]) != output_types[i]) return Refused("an output of another type");
+    const Dims dims = DimsOf(outputs[i]);
+    const auto inferred = context.output(i);
+    const bool is_known = context.RankKnown(inferred);
+    if (is_known && context.Rank(inferred) != static_cast<int>(dims.size())) {
+      return Refused("an output of another rank than is inferred");
+    }
+    for (size_t d = 0; d < dims.size(); ++d) {
+      const int64_t extent = is_known ? context.Value(context.Dim(inferred, d)) : -1;
+      if (dims[d] < 0 || (extent >= 0 && extent != dims[d])) {
+        return Refused("an output of another shape than is inferred");
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tf_ti

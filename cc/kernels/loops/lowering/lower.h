@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cc/kernels/loops/lowering/context.h"
 #include "cc/kernels/loops/lowering/lowered.h"
@@ -28,6 +29,11 @@ bool IsView(const tensorflow::NodeDef& node);
 absl::StatusOr<std::vector<Lowered>> Lower(LoweringContext& context,
                                            const tensorflow::NodeDef& node,
                                            const std::vector<Lowered>& inputs);
+
+// Refuses outputs unless they have the types and shapes that TensorFlow infers from the inputs. The
+// kernel reports inputs that do not fit the operation.
+absl::Status CheckInferred(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs,
+                           const std::vector<Lowered>& outputs);
 
 }  // namespace tf_ti
 

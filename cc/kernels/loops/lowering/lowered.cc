@@ -36,12 +36,14 @@ DataType DataTypeOf(ElementType type) {
 
 Dims DimsOf(const Lowered& value) {
   if (value.view.has_value()) return value.view->dims;
+  if (!value.known.has_value()) return {};
   const auto dims = value.known->shape().dim_sizes();
   return Dims(dims.begin(), dims.end());
 }
 
 DataType DataTypeOf(const Lowered& value) {
-  return value.view.has_value() ? DataTypeOf(value.view->type) : value.known->dtype();
+  if (value.view.has_value()) return DataTypeOf(value.view->type);
+  return value.known.has_value() ? value.known->dtype() : tensorflow::DT_VARIANT;
 }
 
 absl::StatusOr<View> OrRefused(std::optional<View> result) {

@@ -16,11 +16,16 @@ std::optional<ElementType> ElementTypeOf(tensorflow::DataType dtype);
 tensorflow::DataType DataTypeOf(ElementType type);
 
 // An array of the program, or a tensor whose elements are known when the program is made, as axes
-// and shapes are. Exactly one member has a value.
+// and shapes are. Or a history, as an array that has the values along its first dimension. Exactly
+// one member has a value, or none where nobody reads the value.
 struct Lowered {
-  std::optional<View> view;
-  std::optional<tensorflow::Tensor> known;
+  std::optional<View> view = std::nullopt;
+  std::optional<tensorflow::Tensor> known = std::nullopt;
+  std::optional<View> history = std::nullopt;
 };
+inline bool IsArray(const Lowered& value) {
+  return value.view.has_value() || value.known.has_value();
+}
 Dims DimsOf(const Lowered& value);
 tensorflow::DataType DataTypeOf(const Lowered& value);
 

@@ -26,6 +26,7 @@ void SharedProgram::GiveBack(std::unique_ptr<ProgramRun> run) {
   // To get more memory anew takes less time than a loop that uses it.
   constexpr int64_t kMostBytes = 1 << 20;
   if (run->bytes() > kMostBytes) return;
+  run->SetStop(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   try {
     idle_.push_back(std::move(run));

@@ -3,64 +3,14 @@
 #include <algorithm>
 #include <memory>
 
+#include "cc/kernels/loops/lowering/loops.h"
 #include "cc/kernels/loops/lowering/lower.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/statusor.h"
-#include "tensorflow/core/public/version.h"
 
 namespace tf_ti {
 
 using tensorflow::Tensor;
-
-namespace {
-
-// Refuses outputs unless they have the types and shapes that TensorFlow infers from the inputs. The
-// kernel reports inputs that do not fit the operation.
-absl::Status CheckInferred(const tensorflow::OpKernel& kernel, const std::vector<Lowered>& inputs,
-                           const std::vector<Lowered>& outputs) {
-  const tensorflow::OpRegistrationData* op;
-  TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUp(kernel.def().op(), &op));
-  if (op->shape_inference_fn == nullptr) return Refused("there is no inference of shapes");
-  if (kernel.num_inputs() != static_cast<int>(inputs.size()) ||
-      kernel.num_outputs() != static_cast<int>(outputs.size())) {
-    return Refused("another number of inputs or outputs");
-  }
-  for (int i = 0; i < kernel.num_inputs(); ++i) {
-    if (DataTypeOf(inputs[i]) != kernel.input_type(i)) return Refused("an input of another type");
-  }
-  std::vector<tensorflow::PartialTensorShape> shapes;
-  std::vector<const Tensor*> tensors;
-  for (const Lowered& input : inputs) {
-    tensors.push_back(input.known.has_value() ? &*input.known : nullptr);
-    shapes.emplace_back(DimsOf(input));
-  }
-  tensorflow::shape_inference::InferenceContext context(TF_GRAPH_DEF_VERSION,
-                                                        tensorflow::AttrSlice(kernel.def()),
-                                                        op->op_def, shapes, tensors, {}, {});
-  TF_RETURN_IF_ERROR(context.construction_status());
-  TF_RETURN_IF_ERROR(context.Run(op->shape_inference_fn));
-  for (int i = 0; i < kernel.num_outputs(); ++i) {
-    if (DataTypeOf(outputs[i]) != kernel.output_type(i))
-      return Refused("an output of another type");
-    const Dims dims = DimsOf(outputs[i]);
-    const auto inferred = context.output(i);
-    const bool is_known = context.RankKnown(inferred);
-    if (is_known && context.Rank(inferred) != static_cast<int>(dims.size())) {
-      return Refused("an output of another rank than is inferred");
-    }
-    for (size_t d = 0; d < dims.size(); ++d) {
-      const int64_t extent = is_known ? context.Value(context.Dim(inferred, d)) : -1;
-      if (dims[d] < 0 || (extent >= 0 && extent != dims[d])) {
-        return Refused("an output of another shape than is inferred");
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 std::optional<Tensor> KnownOf(const Schedule& schedule, const CompiledBody& body,
                               const Source& source) {
@@ -76,8 +26,18 @@ absl::Status RegionLowering::Add(int s) {
   for (int i = 0; i < step.num_inputs; ++i) {
     TF_ASSIGN_OR_RETURN(inputs.emplace_back(), Given(schedule_.inputs[step.first_input + i]));
   }
-  TF_ASSIGN_OR_RETURN(std::vector<Lowered> outputs, Lower(context_, node, inputs));
-  TF_RETURN_IF_ERROR(CheckInferred(*step.kernel, inputs, outputs));
+  std::vector<Lowered> outputs;
+  if (IsInnerLoop(node)) {
+    std::vector<bool> is_read;
+    for (int v = step.first_value; v < step.first_value + step.num_outputs; ++v) {
+      const Value& value = schedule_.values[v];
+      is_read.push_back(value.uses > 0 || !value.results.empty());
+    }
+    TF_ASSIGN_OR_RETURN(outputs, LowerLoop(context_, node, inputs, is_read, *schedule_.functions));
+  } else {
+    TF_ASSIGN_OR_RETURN(outputs, Lower(context_, node, inputs));
+    TF_RETURN_IF_ERROR(CheckInferred(node, inputs, outputs));
+  }
   for (int i = 0; i < step.num_outputs; ++i) {
     lowered_[KeyOf({Source::kValue, step.first_value + i})] = std::move(outputs[i]);
   }
@@ -134,6 +94,10 @@ bool RegionLowering::ReadsParametersAlone() const {
 
 const std::optional<Tensor>& RegionLowering::KnownOf(int value) const {
   return lowered_.at(KeyOf({Source::kValue, value})).known;
+}
+
+bool RegionLowering::IsArray(int value) const {
+  return tf_ti::IsArray(lowered_.at(KeyOf({Source::kValue, value})));
 }
 
 }  // namespace tf_ti

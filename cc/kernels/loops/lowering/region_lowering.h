@@ -44,6 +44,8 @@ class RegionLowering {
   bool Computes() const { return num_computing_ > 0; }
   // A value of the region's steps, if it is known.
   const std::optional<tensorflow::Tensor>& KnownOf(int value) const;
+  // False for a value of the region's steps that is a history, which no other steps can read.
+  bool IsArray(int value) const;
 
  private:
   using Key = std::pair<int, int>;

@@ -1,0 +1,443 @@
+#include "cc/kernels/loops/lowering/loops.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cc/compute/loops/pieces.h"
+#include "cc/kernels/loops/lowering/rules.h"
+#include "cc/kernels/loops/schedule.h"
+#include "cc/spec/attributes.h"
+#include "cc/spec/loops/count.h"
+#include "cc/spec/loops/loop_spec.h"
+#include "tensorflow/core/common_runtime/function_body.h"
+#include "tensorflow/core/common_runtime/function_def_utils.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/graph/graph.h"
+
+namespace tf_ti {
+
+using tensorflow::FunctionLibraryDefinition;
+using tensorflow::NameAttrList;
+using tensorflow::Node;
+using tensorflow::NodeDef;
+using tensorflow::Tensor;
+
+namespace {
+
+// A loop of more nanoseconds is worth a run of its own, on all threads.
+constexpr double kMostTime = 200e3;
+// More iterations than any loop has.
+constexpr int64_t kNoLimit = int64_t{1} << 56;
+
+class FunctionLowering {
+ public:
+  FunctionLowering(LoweringContext* context, const FunctionLibraryDefinition* functions)
+      : context_(*context), functions_(*functions) {}
+
+  // Adds the operations of a function. Returns its results.
+  Outputs Lower(const NameAttrList& function, const std::vector<Lowered>& arguments) const {
+    const tensorflow::FunctionDef* const definition = functions_.Find(function.name());
+    if (definition == nullptr) return Refused("there is no function ", function.name());
+    std::unique_ptr<tensorflow::FunctionBody> body;
+    TF_RETURN_IF_ERROR(tensorflow::FunctionDefToBodyHelper(
+        *definition, tensorflow::AttrSlice(&function.attr()), &functions_, &body));
+    if (body->arg_nodes.size() != arguments.size()) return Refused("another number of arguments");
+    std::vector<Node*> order;
+    tensorflow::GetReversePostOrder(*body->graph, &order);
+    std::map<const Node*, std::vector<Lowered>> values;
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      if (DataTypeOf(arguments[k]) != body->arg_types[k]) return Refused("an argument's type");
+      values[body->arg_nodes[k]] = {arguments[k]};
+    }
+    for (const Node* node : order) {
+      if (!node->IsOp() || node->IsArg() || node->type_string() == "NoOp") continue;
+      std::vector<Lowered> inputs(node->num_inputs());
+      for (const tensorflow::Edge* edge : node->in_edges()) {
+        if (edge->IsControlEdge()) continue;
+        inputs[edge->dst_input()] = values.at(edge->src()).at(edge->src_output());
+      }
+      if (node->IsRetval() || IsIdentity(node->type_string())) {
+        values[node] = std::move(inputs);
+        continue;
+      }
+      TF_ASSIGN_OR_RETURN(values[node], LowerNode(*node, inputs));
+    }
+    std::vector<Lowered> results;
+    for (const Node* result : body->ret_nodes) results.push_back(values.at(result).at(0));
+    return results;
+  }
+
+ private:
+  Outputs LowerNode(const Node& node, const std::vector<Lowered>& inputs) const {
+    const NodeDef& def = node.def();
+    if (node.IsConstant()) {
+      Tensor value;
+      TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(def, "value", &value));
+      return One(std::move(value));
+    }
+    if (node.IsPartitionedCall()) {
+      NameAttrList called;
+      TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(def, "f", &called));
+      return Lower(called, inputs);
+    }
+    if (IsInnerLoop(def)) {
+      std::vector<bool> is_read(node.num_outputs(), false);
+      for (const tensorflow::Edge* edge : node.out_edges()) {
+        if (!edge->IsControlEdge()) is_read[edge->src_output()] = true;
+      }
+      return LowerLoop(context_, def, inputs, is_read, functions_);
+    }
+    TF_ASSIGN_OR_RETURN(std::vector<Lowered> outputs, tf_ti::Lower(context_, def, inputs));
+    TF_RETURN_IF_ERROR(CheckInferred(def, inputs, outputs));
+    return outputs;
+  }
+
+  LoweringContext& context_;
+  const FunctionLibraryDefinition& functions_;
+};
+
+class LoopLowering {
+ public:
+  LoopLowering(LoweringContext* context, const NodeDef& node, const std::vector<bool>& is_read,
+               const FunctionLibraryDefinition* functions)
+      : context_(*context),
+        builder_(context->builder()),
+        node_(node),
+        is_read_(is_read),
+        function_(context, functions) {}
+
+  Outputs Lower(const std::vector<Lowered>& inputs) {
+    TF_RETURN_IF_ERROR(spec_.Init(Attributes(this)));
+    if (!spec_.fuse) return Refused("kernels are to run the loop");
+    if (spec_.has_condition && spec_.reverse) return Refused("a condition of a reversed loop");
+    parameters_.resize(spec_.inputs.size());
+    TF_RETURN_IF_ERROR(FindCount(inputs));
+    const std::optional<View> failure = context_.SetFailure(std::nullopt);
+    builder_.BeginLoop(most_);
+    for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+      TF_ASSIGN_OR_RETURN(parameters_[i], Parameter(static_cast<int>(i), inputs[i]));
+    }
+    TF_RETURN_IF_ERROR(AddCondition());
+    TF_RETURN_IF_ERROR(AddBody());
+    // Whether an iteration failed, this one or one before.
+    std::optional<size_t> fails;
+    if (context_.failure().has_value()) {
+      const View failed = builder_.AddState(Zero(context_, ElementType::kBool));
+      next_.push_back(*builder_.Apply(Operation::kLogicalOr, {failed, *context_.failure()}));
+      fails = next_.size() - 1;
+    }
+    Outputs outputs = End(inputs);
+    TF_RETURN_IF_ERROR(outputs.status());
+    context_.SetFailure(failure);
+    if (fails.has_value()) TF_RETURN_IF_ERROR(context_.FailIf(ends_[*fails]));
+    if (negative_.has_value()) TF_RETURN_IF_ERROR(context_.FailIf(*negative_));
+    if (builder_.time_of_last_loop() > kMostTime) return Refused("a loop that is long by itself");
+    return outputs;
+  }
+
+  // Of the node.
+  template <typename T>
+  absl::Status GetAttr(const char* name, T* value) const {
+    return tensorflow::GetNodeAttr(node_, name, value);
+  }
+
+ private:
+  int64_t IndexOf(int64_t t) const { return spec_.reverse ? most_ - 1 - t : t; }
+  bool IsStatic() const { return !spec_.has_condition && !num_iterations_.has_value(); }
+
+  // Finds the number of iterations, or the most that there are.
+  absl::Status FindCount(const std::vector<Lowered>& inputs) {
+    pieces_.resize(spec_.inputs.size());
+    Count count;
+    int64_t shortest = kNoLimit;  // of iterators
+    for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+      const LoopSpec::Input& input = spec_.inputs[i];
+      if (input.mode == InputMode::kHistory) {
+        if (!inputs[i].history.has_value() || input.range.part_size != 0) {
+          return Refused("a history that the program has not recorded");
+        }
+        TF_RETURN_IF_ERROR(count.Merge(inputs[i].history->dims[0], input.label));
+        continue;
+      }
+      if (!input.is_sliced()) continue;
+      const Dims dims = DimsOf(inputs[i]);
+      int64_t axis;
+      TF_RETURN_IF_ERROR(input.FindAxis(static_cast<int64_t>(dims.size()), &axis));
+      TF_RETURN_IF_ERROR(input.FindPieces(dims[axis], &pieces_[i]));
+      if (pieces_[i].last_size != pieces_[i].part_size) return Refused("a last piece is short");
+      if (input.mode == InputMode::kIterator) {
+        shortest = std::min(shortest, pieces_[i].count);
+      } else {
+        TF_RETURN_IF_ERROR(count.Merge(pieces_[i].count, input.label));
+      }
+    }
+    if (spec_.has_num_iterations) {
+      const Lowered& limit = inputs[spec_.limit_input()];
+      if (!DimsOf(limit).empty() || DataTypeOf(limit) != tensorflow::DT_INT64) {
+        return Refused("a limit that is no number");
+      }
+      if (limit.known.has_value()) {
+        TF_RETURN_IF_ERROR(count.Merge(limit.known->scalar<int64_t>()(), spec_.limit_label));
+      } else {
+        if (count.is_known()) return Refused("a limit that is not known");
+        num_iterations_ = *limit.view;
+        const View zero = Zero(context_, ElementType::kInt64);
+        negative_ = builder_.Apply(Operation::kLess, {*num_iterations_, zero});
+      }
+    }
+    const bool is_limited = count.is_known() || num_iterations_.has_value();
+    if (!is_limited && !spec_.has_condition) return Refused("no number of iterations");
+    most_ = count.is_known() ? count.value : kNoLimit;
+    if (most_ < 1) return Refused("no iteration");
+    if (most_ > shortest) return Refused("an iterator may end before the loop");
+    if (spec_.reverse && !IsStatic()) return Refused("the last index is not known");
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Lowered> Parameter(int i, const Lowered& given) {
+    const LoopSpec::Input& input = spec_.inputs[i];
+    Lowered parameter;
+    if (input.is_invariant()) {
+      parameter = given;
+    } else if (input.mode == InputMode::kHistory) {
+      parameter.view = RowOf(*given.history);
+    } else {
+      TF_ASSIGN_OR_RETURN(const View view, context_.ViewOf(given));
+      parameter.view = input.back_edge ? AddState(i, view) : PieceOf(i, view);
+      if (input.back_edge && input.mode != InputMode::kValue) {
+        return Refused("pieces that a state follows");
+      }
+    }
+    const Dims dims = DimsOf(parameter);
+    tensorflow::TensorShape shape;
+    TF_RETURN_IF_ERROR(tensorflow::TensorShape::BuildTensorShape(dims, &shape));
+    if (!input.shape.IsCompatibleWith(shape)) return Refused("a parameter of another shape");
+    return parameter;
+  }
+
+  View AddState(int parameter, const View& start) {
+    states_.push_back(parameter);
+    return builder_.AddState(start);
+  }
+
+  // The row of an array that has a value of each iteration.
+  View RowOf(const View& array) const {
+    return builder_.PieceOf(array, 0, IndexOf(0), 1, spec_.reverse ? -1 : 1).WithoutDim(0);
+  }
+
+  View PieceOf(int i, const View& view) const {
+    const LoopSpec::Input& input = spec_.inputs[i];
+    const Pieces& pieces = pieces_[i];
+    int64_t axis;
+    (void)input.FindAxis(view.rank(), &axis);
+    const int64_t first = pieces.Begin(IndexOf(0));
+    const int64_t step = spec_.reverse ? -pieces.stride : pieces.stride;
+    const int dim = static_cast<int>(axis);
+    const View piece = builder_.PieceOf(view, dim, first, pieces.part_size, step);
+    return input.drops_axis() ? piece.WithoutDim(dim) : piece;
+  }
+
+  absl::Status AddCondition() {
+    if (!spec_.has_condition) return absl::OkStatus();
+    std::vector<NameAttrList> functions;
+    TF_RETURN_IF_ERROR(GetAttr("condition", &functions));
+    std::vector<Lowered> arguments;
+    for (const int i : spec_.condition_inputs) arguments.push_back(parameters_[i]);
+    TF_ASSIGN_OR_RETURN(const std::vector<Lowered> results,
+                        function_.Lower(functions.at(0), arguments));
+    if (results.empty()) return Refused("the condition has no result");
+    TF_ASSIGN_OR_RETURN(const View goes_on, context_.ViewOf(results[0]));
+    if (goes_on.rank() != 0 || goes_on.type != ElementType::kBool) {
+      return Refused("the condition is no bool");
+    }
+    builder_.EndCondition(goes_on);
+    parameters_.insert(parameters_.end(), results.begin() + 1, results.end());
+    return absl::OkStatus();
+  }
+
+  absl::Status AddBody() {
+    NameAttrList function;
+    TF_RETURN_IF_ERROR(GetAttr("body", &function));
+    TF_ASSIGN_OR_RETURN(results_, function_.Lower(function, parameters_));
+    if (results_.size() != spec_.result_shapes.size()) return Refused("another number of results");
+    for (const int parameter : states_) {
+      const auto edge =
+          std::find_if(spec_.back_edges.begin(), spec_.back_edges.end(),
+                       [&](const LoopSpec::BackEdge& edge) { return edge.to == parameter; });
+      if (edge == spec_.back_edges.end()) return Refused("a state that nothing follows");
+      TF_ASSIGN_OR_RETURN(const View next, context_.ViewOf(results_[edge->from]));
+      const View& state = *parameters_[parameter].view;
+      if (next.type != state.type || next.dims != state.dims) {
+        return Refused("a state whose shape changes");
+      }
+      state_of_.emplace(edge->from, next_.size());
+      next_.push_back(next);
+    }
+    return absl::OkStatus();
+  }
+
+  // An output: a result of EndLoop, an array that iterations write, or what is known.
+  struct Output {
+    enum { kKnown, kEnd, kKept, kWritten } kind = kKnown;
+    size_t number = 0;
+    Lowered known = {};
+  };
+
+  Outputs End(const std::vector<Lowered>& inputs) {
+    std::vector<Output> outputs;
+    for (size_t o = 0; o < spec_.outputs.size(); ++o) {
+      TF_ASSIGN_OR_RETURN(outputs.emplace_back(),
+                          is_read_[o] ? AddOutput(spec_.outputs[o], inputs) : Output());
+    }
+    ends_ = builder_.EndLoop(next_, written_, kept_, num_iterations_);
+    std::vector<Lowered> results(outputs.size());
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      const Output& output = outputs[o];
+      if (output.kind == Output::kKnown) {
+        results[o] = output.known;
+      } else if (output.kind == Output::kWritten) {
+        const bool is_history = spec_.outputs[o].mode == OutputMode::kHistory;
+        (is_history ? results[o].history : results[o].view) = wholes_[output.number];
+      } else {
+        results[o].view = ends_[output.number + (output.kind == Output::kKept ? next_.size() : 0)];
+      }
+      if (spec_.outputs[o].mode == OutputMode::kSum && is_read_[o]) {
+        results[o].view = builder_.Cast(*results[o].view, *ElementTypeOf(spec_.outputs[o].dtype));
+      }
+    }
+    return results;
+  }
+
+  absl::StatusOr<Output> AddOutput(const LoopSpec::Output& output,
+                                   const std::vector<Lowered>& inputs) {
+    if (output.mode == OutputMode::kHistory) return AddHistory(output);
+    if (output.mode == OutputMode::kCount) return AddCount();
+    const Lowered& result = results_[output.result];
+    if (DataTypeOf(result) != output.dtype) return Refused("an output of another type");
+    if (output.mode == OutputMode::kLast) {
+      const auto state = state_of_.find(output.result);
+      if (state != state_of_.end()) return Output{Output::kEnd, state->second};
+      if (!IsStatic()) return Refused("the last value of no state");
+      if (result.known.has_value()) return Output{Output::kKnown, 0, result};
+      kept_.push_back(*result.view);
+      return Output{Output::kKept, kept_.size() - 1};
+    }
+    TF_ASSIGN_OR_RETURN(const View value, context_.ViewOf(result));
+    if (output.mode == OutputMode::kSum) return AddSum(value);
+    if (!IsStatic()) return Refused("as many values as there are iterations");
+    return AddPieces(output, value, inputs);
+  }
+
+  absl::StatusOr<Output> AddCount() {
+    if (IsStatic()) {
+      Tensor count(tensorflow::DT_INT64, tensorflow::TensorShape({}));
+      count.scalar<int64_t>()() = most_;
+      return Output{Output::kKnown, 0, {std::nullopt, std::move(count)}};
+    }
+    const View counter = builder_.AddState(Zero(context_, ElementType::kInt64));
+    const int64_t one = 1;
+    const View step = builder_.AddConstant(ElementType::kInt64, {}, &one);
+    next_.push_back(*builder_.Apply(Operation::kAdd, {counter, step}));
+    return Output{Output::kEnd, next_.size() - 1};
+  }
+
+  // Sums of half precision are floats until the loop ends.
+  absl::StatusOr<Output> AddSum(const View& value) {
+    const ElementType type = ComputedAs(value.type);
+    const View sum = builder_.AddState(Zero(context_, type).BroadcastTo(value.dims));
+    TF_ASSIGN_OR_RETURN(
+        next_.emplace_back(),
+        OrRefused(builder_.Apply(Operation::kAdd, {sum, builder_.Cast(value, type)})));
+    return Output{Output::kEnd, next_.size() - 1};
+  }
+
+  absl::StatusOr<Output> AddHistory(const LoopSpec::Output& output) {
+    if (!IsStatic() || output.stride != 1 || output.part_size != 0) {
+      return Refused("a history of some iterations");
+    }
+    const Lowered& source =
+        output.result >= 0 ? results_[output.result] : parameters_[output.parameter];
+    TF_ASSIGN_OR_RETURN(const View value, context_.ViewOf(source));
+    Dims dims = value.dims;
+    dims.insert(dims.begin(), most_);
+    TF_RETURN_IF_ERROR(CheckDims(dims));
+    const View whole = builder_.AddResult(value.type, dims);
+    written_.push_back({value, RowOf(whole)});
+    wholes_.push_back(whole);
+    return Output{Output::kWritten, wholes_.size() - 1};
+  }
+
+  // An array that has the values of all iterations, and zeros behind them.
+  absl::StatusOr<Output> AddPieces(const LoopSpec::Output& output, const View& value,
+                                   const std::vector<Lowered>& inputs) {
+    const bool is_stack = output.mode == OutputMode::kStack || value.rank() == 0;
+    int64_t axis;
+    TF_RETURN_IF_ERROR(output.FindAxis(value.rank() + is_stack, &axis));
+    const int dim = static_cast<int>(axis);
+    const int64_t extent = is_stack ? 1 : value.dims[dim];
+    if (!is_stack && !output.IsPart(extent)) return Refused("pieces of another extent");
+    int64_t length = most_;
+    if (output.length >= 0) {
+      TF_ASSIGN_OR_RETURN(length, Scalar(inputs[spec_.length_input(output)]));
+      if (length < most_) return Refused("more iterations than the length");
+    }
+    Dims dims = value.dims;
+    if (is_stack) dims.insert(dims.begin() + dim, 1);
+    if (__builtin_mul_overflow(extent, length, &dims[dim])) return Refused("too long");
+    TF_RETURN_IF_ERROR(CheckDims(dims));
+    const View whole = builder_.AddResult(value.type, dims);
+    if (length > most_) {
+      builder_.CopyInto(Zero(context_, value.type),
+                        whole.Slice(dim, most_ * extent, (length - most_) * extent, 1));
+    }
+    const bool falls = spec_.reverse != (output.stride < 0);
+    const View piece = builder_.PieceOf(whole, dim, falls ? (most_ - 1) * extent : 0, extent,
+                                        falls ? -extent : extent);
+    written_.push_back({value, is_stack ? piece.WithoutDim(dim) : piece});
+    wholes_.push_back(whole);
+    return Output{Output::kWritten, wholes_.size() - 1};
+  }
+
+  LoweringContext& context_;
+  ProgramBuilder& builder_;
+  const NodeDef& node_;
+  const std::vector<bool>& is_read_;
+  const FunctionLowering function_;
+  LoopSpec spec_;
+  std::vector<Pieces> pieces_;  // of the inputs
+  int64_t most_ = 0;            // iterations
+  std::optional<View> num_iterations_;
+  std::optional<View> negative_;     // a bool: the number of iterations is
+  std::vector<Lowered> parameters_;  // of the body
+  std::vector<int> states_;          // their parameters
+  std::vector<Lowered> results_;     // of the body
+  std::vector<View> next_;           // by state; then by further ones
+  std::map<int, size_t> state_of_;   // by result
+  std::vector<ProgramBuilder::Written> written_;
+  std::vector<View> wholes_;  // of what is written
+  std::vector<View> kept_;
+  std::vector<View> ends_;  // the results of EndLoop
+};
+
+}  // namespace
+
+bool IsInnerLoop(const NodeDef& node) { return node.op() == "TfTi>StatelessTensorIterator"; }
+
+Outputs LowerLoop(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs,
+                  const std::vector<bool>& is_read, const FunctionLibraryDefinition& functions) {
+  const int num_open = context.builder().num_open_loops();
+  const std::optional<View> failure = context.failure();
+  Outputs outputs = LoopLowering(&context, node, is_read, &functions).Lower(inputs);
+  if (!outputs.ok()) {
+    context.builder().DropLoops(num_open);
+    context.SetFailure(failure);
+  }
+  return outputs;
+}
+
+}  // namespace tf_ti
