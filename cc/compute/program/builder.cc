@@ -260,16 +260,40 @@ View ProgramBuilder::AddState(const View& start) {
   Dims dims = start.dims;
   dims.insert(dims.begin(), 2);
   const View places = AddResult(start.type, dims);
-  const View first = places.Slice(0, 0, 1, 1).WithoutDim(0);
+  const auto place = [&](int64_t k) { return places.Slice(0, k, 1, 1).WithoutDim(0); };
+  const ProgramSteps::Loop& loop = *loops_.back().loop;
+  const int64_t bytes = places.strides[0];
+  return AddState(start, {place(0).Moving({loop.number, bytes, true}),
+                          place(1).Moving({loop.number, -bytes, true}), place(loop.count % 2)});
+}
+
+View ProgramBuilder::AddState(const View& start, bool falls, View* values) {
+  const ProgramSteps::Loop& loop = *loops_.back().loop;
+  const int64_t count = loop.count;
+  Dims dims = start.dims;
+  dims.insert(dims.begin(), count + 1);
+  const View places = AddResult(start.type, dims);
+  // The place of iteration t.
+  const auto place = [&](int64_t t) {
+    return places.Slice(0, falls ? count - t : t, 1, 1).WithoutDim(0);
+  };
+  *values = places.Slice(0, falls ? 1 : 0, count, 1);
+  const int64_t bytes = falls ? -places.strides[0] : places.strides[0];
+  return AddState(start, {place(0).Moving({loop.number, bytes, false}),
+                          place(1).Moving({loop.number, bytes, false}), place(count)});
+}
+
+View ProgramBuilder::AddState(const View& start, const OpenLoop::State& state) {
+  View first = state.now;
+  first.moves.pop_back();
   const int level = static_cast<int>(loops_.size());
   if (first.count() > 0) {
     Add({Operation::kCopy, start.type, start.type, {first, start}, origin_}, level - 1);
   }
-  Raise(places.block, level);
-  steps_.blocks[places.block].stays = false;
-  const View now = first.Moving({loops_.back().loop->number, places.strides[0], true});
-  loops_.back().states.push_back(now);
-  return now;
+  Raise(first.block, level);
+  steps_.blocks[first.block].stays = false;
+  loops_.back().states.push_back(state);
+  return state.now;
 }
 
 void ProgramBuilder::EndCondition(const View& goes_on) {
@@ -328,22 +352,15 @@ std::vector<View> ProgramBuilder::EndLoop(const std::vector<View>& next,
   }
   std::vector<View> ends;
   for (size_t k = 0; k < next.size(); ++k) {
-    const View& now = loops_.back().states[k];
-    View first = now;
-    first.moves.pop_back();
-    const int64_t bytes = now.moves.back().step;
-    View end = first;
-    if (loop.has_static_count()) {
-      end.offset += loop.count % 2 * bytes;
-    } else {
+    const auto& [now, to, last] = loops_.back().states[k];
+    View end = last;
+    if (!loop.has_static_count()) {
       end = AddResult(now.type, now.dims);
       if (end.count() > 0) {
         loop.last.push_back({Operation::kCopy, now.type, now.type, {end, now}, origin_});
         steps_.blocks[end.block].is_written = true;
       }
     }
-    View to = first.Moving({loop.number, -bytes, true});
-    to.offset += bytes;
     Move(next[k], to, end);
     ends.push_back(end);
   }

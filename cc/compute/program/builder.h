@@ -54,6 +54,10 @@ class ProgramBuilder {
   View PieceOf(const View& array, int dim, int64_t begin, int64_t size, int64_t step) const;
   // A value that each iteration gives the next one.
   View AddState(const View& start);
+  // A state whose values remain, in a loop of a static count: `values` becomes the array that has
+  // the value of each iteration along its first dimension, the first iteration's value last with
+  // `falls`.
+  View AddState(const View& start, bool falls, View* values);
   // What follows is the body. The loop ends where the condition, a bool, is false.
   void EndCondition(const View& goes_on);
   // Ends the loop. `next` has the next value of each state, in the order of AddState. Copies the
@@ -104,11 +108,17 @@ class ProgramBuilder {
   // A loop that has begun. Its level is the number of loops around its steps.
   struct OpenLoop {
     std::shared_ptr<ProgramSteps::Loop> loop;
-    std::vector<View> states;  // as an iteration reads them
+    struct State {
+      View now;   // as an iteration reads it
+      View next;  // where the iteration writes the next one
+      View end;   // after the last iteration, where the count is static
+    };
+    std::vector<State> states;
     // The blocks whose place another one takes: the views of a block of an iteration, and of a
     // block after the loop.
     std::map<int, std::pair<View, View>> renamed;
   };
+  View AddState(const View& start, const OpenLoop::State& state);
   void Move(const View& from, const View& to, const View& last);
   static View InPlaceOf(const View& view, const View& whole);
 

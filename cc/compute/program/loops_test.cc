@@ -228,6 +228,7 @@ class Nest {
     const bool is_reversed = random.Chance(0.5);
     const bool is_last_axis = random.Chance(0.3);
     std::vector<View> results;
+    Random start_random(seed + 1);
     const auto index = [&](int64_t t) { return is_reversed ? count - 1 - t : t; };
     const auto out_dims =
         is_last_axis ? Dims{kRows, count, kColumns} : Dims{count, kRows, kColumns};
@@ -236,7 +237,14 @@ class Nest {
       const View limit = Number(kind == 1 ? ElementType::kInt64 : ElementType::kInt32, runs);
       builder_.BeginLoop(count);
       std::vector<View> states, parts;
-      for (const View& start : starts) states.push_back(builder_.AddState(start));
+      std::vector<View> values;
+      for (const View& start : starts) {
+        if (is_static && start_random.Chance(0.4)) {
+          states.push_back(builder_.AddState(start, is_reversed, &values.emplace_back()));
+        } else {
+          states.push_back(builder_.AddState(start));
+        }
+      }
       for (int k = 0; k < num_pieces; ++k) {
         parts.push_back(builder_
                             .PieceOf(pieces[k], piece_dims[k], is_reversed ? count - 1 : 0, 1,
@@ -266,12 +274,22 @@ class Nest {
                                  kind == 1 ? std::optional<View>(limit) : std::nullopt);
       if (kind == 2) results.erase(results.begin() + static_cast<int64_t>(starts.size()));
       results.insert(results.end(), outs.begin(), outs.end());
+      results.insert(results.end(), values.begin(), values.end());
     } else {
-      std::vector<View> states = starts, outs, kept;
+      std::vector<View> states = starts, outs, kept, values;
+      std::vector<int> recorded;
+      for (size_t k = 0; k < starts.size(); ++k) {
+        if (!is_static || !start_random.Chance(0.4)) continue;
+        recorded.push_back(static_cast<int>(k));
+        values.push_back(builder_.AddResult(kFloat, {count, kRows, kColumns}));
+      }
       for (int64_t t = 0; t < runs; ++t) {
         std::vector<View> parts;
         for (int k = 0; k < num_pieces; ++k) {
           parts.push_back(pieces[k].Slice(piece_dims[k], index(t), 1, 1).WithoutDim(piece_dims[k]));
+        }
+        for (size_t k = 0; k < recorded.size(); ++k) {
+          builder_.CopyInto(states[recorded[k]], values[k].Slice(0, index(t), 1, 1).WithoutDim(0));
         }
         const Body body = run_body(states, parts);
         states = body.next;
@@ -284,9 +302,13 @@ class Nest {
       results = states;
       results.insert(results.end(), kept.begin(), kept.end());
       results.insert(results.end(), outs.begin(), outs.end());
+      results.insert(results.end(), values.begin(), values.end());
     }
     for (View& result : results) {
-      if (result.dims != kDims) result = result.Slice(axis, count / 2, 1, 1).WithoutDim(axis);
+      if (result.dims != kDims) {
+        const int dim = result.dims[0] == kRows ? 1 : 0;
+        result = result.Slice(dim, count / 2, 1, 1).WithoutDim(dim);
+      }
       pool->push_back(result);
     }
   }

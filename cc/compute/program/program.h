@@ -114,7 +114,7 @@ class Program {
   std::map<int, int> loop_of_instruction_;
   std::map<int, int> loop_of_number_;
   std::vector<std::shared_ptr<const ProgramSteps::Loop>> waiting_;  // steps are to be added
-  std::vector<int> turns_;  // by instruction: its place in the order in which they run
+  std::vector<int> turns_;         // by instruction: its place in the order in which they run
   std::vector<Operand> operands_;  // 4 of each instruction
   std::vector<Part> parts_;        // of the main part; none where there are no tiles
   double time_ = 0;
@@ -146,8 +146,8 @@ class ProgramRun {
     return PointersTo(program_->of_outputs_[number]);
   }
 
-  // Loops look at this from time to time, if it is given, and end where it is true: then the outputs
-  // have no meaning.
+  // Loops look at this from time to time, if it is given, and end where it is true: then the
+  // outputs have no meaning.
   void SetStop(const std::function<bool()>* is_stopped) {
     is_stopped_ = is_stopped;
     was_stopped_ = false;

@@ -114,7 +114,8 @@ void WideningFinder::FindStored() {
     if (step.loop != nullptr) continue;
     const int block = step.views[0].block;
     const bool may_go = in_loops.count(block) == 0 &&
-        result_.blocks[block].storage == ProgramSteps::Storage::kTemporary && IsWidening(step);
+                        result_.blocks[block].storage == ProgramSteps::Storage::kTemporary &&
+                        IsWidening(step);
     if (may_go) reads[block];
     for (size_t k = 1; k < step.views.size(); ++k) {
       const View& read = step.views[k];

@@ -208,9 +208,13 @@ class LoopLowering {
       parameter.view = RowOf(*given.history);
     } else {
       TF_ASSIGN_OR_RETURN(const View view, context_.ViewOf(given));
-      parameter.view = input.back_edge ? AddState(i, view) : PieceOf(i, view);
       if (input.back_edge && input.mode != InputMode::kValue) {
         return Refused("pieces that a state follows");
+      }
+      if (input.back_edge) {
+        TF_ASSIGN_OR_RETURN(parameter.view, AddState(i, view));
+      } else {
+        parameter.view = PieceOf(i, view);
       }
     }
     const Dims dims = DimsOf(parameter);
@@ -220,9 +224,17 @@ class LoopLowering {
     return parameter;
   }
 
-  View AddState(int parameter, const View& start) {
+  absl::StatusOr<View> AddState(int parameter, const View& start) {
     states_.push_back(parameter);
-    return builder_.AddState(start);
+    const bool is_recorded = std::any_of(
+        spec_.outputs.begin(), spec_.outputs.end(), [&](const LoopSpec::Output& output) {
+          return output.parameter == parameter && is_read_[&output - spec_.outputs.data()];
+        });
+    if (!is_recorded || !IsStatic()) return builder_.AddState(start);
+    Dims dims = start.dims;
+    dims.insert(dims.begin(), most_ + 1);
+    TF_RETURN_IF_ERROR(CheckDims(dims));
+    return builder_.AddState(start, spec_.reverse, &values_of_[parameter]);
   }
 
   // The row of an array that has a value of each iteration.
@@ -362,6 +374,11 @@ class LoopLowering {
     }
     const Lowered& source =
         output.result >= 0 ? results_[output.result] : parameters_[output.parameter];
+    const auto values = values_of_.find(output.parameter);
+    if (output.result < 0 && values != values_of_.end()) {
+      wholes_.push_back(values->second);
+      return Output{Output::kWritten, wholes_.size() - 1};
+    }
     TF_ASSIGN_OR_RETURN(const View value, context_.ViewOf(source));
     Dims dims = value.dims;
     dims.insert(dims.begin(), most_);
@@ -417,6 +434,7 @@ class LoopLowering {
   std::vector<int> states_;          // their parameters
   std::vector<Lowered> results_;     // of the body
   std::vector<View> next_;           // by state; then by further ones
+  std::map<int, View> values_of_;    // by the parameter of a state: all that it was
   std::map<int, size_t> state_of_;   // by result
   std::vector<ProgramBuilder::Written> written_;
   std::vector<View> wholes_;  // of what is written
