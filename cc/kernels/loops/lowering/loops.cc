@@ -33,28 +33,53 @@ namespace {
 constexpr double kMostTime = 200e3;
 // More iterations than any loop has.
 constexpr int64_t kNoLimit = int64_t{1} << 56;
+// Of loops that are written out: iterations, and operations of all iterations.
+constexpr int64_t kMostUnrolled = 8;
+constexpr int64_t kMostOperations = 64;
 
 class FunctionLowering {
  public:
   FunctionLowering(LoweringContext* context, const FunctionLibraryDefinition* functions)
       : context_(*context), functions_(*functions) {}
 
-  // Adds the operations of a function. Returns its results.
-  Outputs Lower(const NameAttrList& function, const std::vector<Lowered>& arguments) const {
+  // A function's operations, each behind its inputs.
+  struct Function {
+    std::unique_ptr<tensorflow::FunctionBody> body;
+    std::vector<Node*> order;
+
+    // The number of operations that compute anything. A function, or a loop, counts for many.
+    int64_t NumOperations() const {
+      constexpr int64_t kMany = 1000;
+      int64_t count = 0;
+      for (const Node* node : order) {
+        if (!node->IsOp() || node->IsArg() || node->IsRetval() || IsView(node->def())) continue;
+        const bool is_many = node->IsPartitionedCall() || IsInnerLoop(node->def());
+        count += is_many ? kMany : 1;
+      }
+      return count;
+    }
+  };
+
+  absl::StatusOr<Function> Find(const NameAttrList& function) const {
     const tensorflow::FunctionDef* const definition = functions_.Find(function.name());
     if (definition == nullptr) return Refused("there is no function ", function.name());
-    std::unique_ptr<tensorflow::FunctionBody> body;
+    Function found;
     TF_RETURN_IF_ERROR(tensorflow::FunctionDefToBodyHelper(
-        *definition, tensorflow::AttrSlice(&function.attr()), &functions_, &body));
-    if (body->arg_nodes.size() != arguments.size()) return Refused("another number of arguments");
-    std::vector<Node*> order;
-    tensorflow::GetReversePostOrder(*body->graph, &order);
+        *definition, tensorflow::AttrSlice(&function.attr()), &functions_, &found.body));
+    tensorflow::GetReversePostOrder(*found.body->graph, &found.order);
+    return found;
+  }
+
+  // Adds the operations of a function. Returns its results.
+  Outputs Lower(const Function& function, const std::vector<Lowered>& arguments) const {
+    const tensorflow::FunctionBody& body = *function.body;
+    if (body.arg_nodes.size() != arguments.size()) return Refused("another number of arguments");
     std::map<const Node*, std::vector<Lowered>> values;
     for (size_t k = 0; k < arguments.size(); ++k) {
-      if (DataTypeOf(arguments[k]) != body->arg_types[k]) return Refused("an argument's type");
-      values[body->arg_nodes[k]] = {arguments[k]};
+      if (DataTypeOf(arguments[k]) != body.arg_types[k]) return Refused("an argument's type");
+      values[body.arg_nodes[k]] = {arguments[k]};
     }
-    for (const Node* node : order) {
+    for (const Node* node : function.order) {
       if (!node->IsOp() || node->IsArg() || node->type_string() == "NoOp") continue;
       std::vector<Lowered> inputs(node->num_inputs());
       for (const tensorflow::Edge* edge : node->in_edges()) {
@@ -68,7 +93,7 @@ class FunctionLowering {
       TF_ASSIGN_OR_RETURN(values[node], LowerNode(*node, inputs));
     }
     std::vector<Lowered> results;
-    for (const Node* result : body->ret_nodes) results.push_back(values.at(result).at(0));
+    for (const Node* result : body.ret_nodes) results.push_back(values.at(result).at(0));
     return results;
   }
 
@@ -83,7 +108,8 @@ class FunctionLowering {
     if (node.IsPartitionedCall()) {
       NameAttrList called;
       TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(def, "f", &called));
-      return Lower(called, inputs);
+      TF_ASSIGN_OR_RETURN(const Function function, Find(called));
+      return Lower(function, inputs);
     }
     if (IsInnerLoop(def)) {
       std::vector<bool> is_read(node.num_outputs(), false);
@@ -109,21 +135,30 @@ class LoopLowering {
         builder_(context->builder()),
         node_(node),
         is_read_(is_read),
-        function_(context, functions) {}
+        functions_(context, functions) {}
 
   Outputs Lower(const std::vector<Lowered>& inputs) {
     TF_RETURN_IF_ERROR(spec_.Init(Attributes(this)));
     if (!spec_.fuse) return Refused("kernels are to run the loop");
     if (spec_.has_condition && spec_.reverse) return Refused("a condition of a reversed loop");
-    parameters_.resize(spec_.inputs.size());
     TF_RETURN_IF_ERROR(FindCount(inputs));
+    NameAttrList body;
+    TF_RETURN_IF_ERROR(GetAttr("body", &body));
+    TF_ASSIGN_OR_RETURN(const FunctionLowering::Function function, functions_.Find(body));
+    const bool is_short = most_ <= 1 || (most_ <= kMostUnrolled &&
+                                         most_ * function.NumOperations() <= kMostOperations);
+    if (IsStatic() && is_short) return Unroll(function, inputs);
+    if (most_ < 1) return Refused("no iteration");
+    parameters_.resize(spec_.inputs.size());
+    std::vector<std::optional<View>> histories;
+    for (const Lowered& input : inputs) histories.push_back(RowsOf(input));
     const std::optional<View> failure = context_.SetFailure(std::nullopt);
     builder_.BeginLoop(most_);
     for (size_t i = 0; i < spec_.inputs.size(); ++i) {
-      TF_ASSIGN_OR_RETURN(parameters_[i], Parameter(static_cast<int>(i), inputs[i]));
+      TF_ASSIGN_OR_RETURN(parameters_[i], Parameter(static_cast<int>(i), inputs[i], histories[i]));
     }
     TF_RETURN_IF_ERROR(AddCondition());
-    TF_RETURN_IF_ERROR(AddBody());
+    TF_RETURN_IF_ERROR(AddBody(function));
     // Whether an iteration failed, this one or one before.
     std::optional<size_t> fails;
     if (context_.failure().has_value()) {
@@ -161,7 +196,7 @@ class LoopLowering {
         if (!inputs[i].history.has_value() || input.range.part_size != 0) {
           return Refused("a history that the program has not recorded");
         }
-        TF_RETURN_IF_ERROR(count.Merge(inputs[i].history->dims[0], input.label));
+        TF_RETURN_IF_ERROR(count.Merge(inputs[i].history->count(), input.label));
         continue;
       }
       if (!input.is_sliced()) continue;
@@ -193,19 +228,162 @@ class LoopLowering {
     const bool is_limited = count.is_known() || num_iterations_.has_value();
     if (!is_limited && !spec_.has_condition) return Refused("no number of iterations");
     most_ = count.is_known() ? count.value : kNoLimit;
-    if (most_ < 1) return Refused("no iteration");
+    if (most_ < 0) return Refused("a negative number of iterations");
     if (most_ > shortest) return Refused("an iterator may end before the loop");
     if (spec_.reverse && !IsStatic()) return Refused("the last index is not known");
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Lowered> Parameter(int i, const Lowered& given) {
+  // The values of a history as rows of one array; null where the value is no history.
+  std::optional<View> RowsOf(const Lowered& value) {
+    if (!value.history.has_value()) return std::nullopt;
+    const RecordedValues& recorded = *value.history;
+    if (recorded.rows.has_value() || recorded.arrays.empty()) return recorded.rows;
+    return Stacked(recorded.arrays);
+  }
+
+  View Stacked(const std::vector<View>& arrays) {
+    Dims dims = arrays[0].dims;
+    dims.insert(dims.begin(), static_cast<int64_t>(arrays.size()));
+    const View whole = builder_.AddResult(arrays[0].type, dims);
+    for (size_t k = 0; k < arrays.size(); ++k) {
+      const auto row = static_cast<int64_t>(k);
+      builder_.CopyInto(arrays[k], whole.Slice(0, row, 1, 1).WithoutDim(0));
+    }
+    return whole;
+  }
+
+  absl::Status CheckParameter(int i, const Lowered& parameter) const {
+    const Dims dims = DimsOf(parameter);
+    tensorflow::TensorShape shape;
+    TF_RETURN_IF_ERROR(tensorflow::TensorShape::BuildTensorShape(dims, &shape));
+    if (spec_.inputs[i].shape.IsCompatibleWith(shape)) return absl::OkStatus();
+    return Refused("a parameter of another shape");
+  }
+
+  // The piece of an input that iteration t reads.
+  absl::StatusOr<View> PieceAt(int i, int64_t t, const Lowered& given) const {
+    const LoopSpec::Input& input = spec_.inputs[i];
+    if (input.back_edge) return Refused("pieces that a state follows");
+    const int64_t k = IndexOf(t);
+    if (input.mode == InputMode::kHistory) {
+      const RecordedValues& recorded = *given.history;
+      if (!recorded.rows.has_value()) return recorded.arrays[k];
+      return recorded.rows->Slice(0, k, 1, 1).WithoutDim(0);
+    }
+    TF_ASSIGN_OR_RETURN(const View view, context_.ViewOf(given));
+    int64_t axis;
+    TF_RETURN_IF_ERROR(input.FindAxis(view.rank(), &axis));
+    const int dim = static_cast<int>(axis);
+    const View piece = view.Slice(dim, pieces_[i].Begin(k), pieces_[i].part_size, 1);
+    return input.drops_axis() ? piece.WithoutDim(dim) : piece;
+  }
+
+  // An array that has the values of all iterations, and zeros behind them.
+  struct OutputPieces {
+    View whole;
+    int dim;
+    int64_t extent;  // of a piece along the dimension
+    bool is_stack;   // the pieces lack it
+
+    View At(int64_t k) const {
+      const View piece = whole.Slice(dim, k * extent, extent, 1);
+      return is_stack ? piece.WithoutDim(dim) : piece;
+    }
+  };
+
+  // Writes all iterations out.
+  Outputs Unroll(const FunctionLowering::Function& function, const std::vector<Lowered>& inputs) {
+    const int num_inputs = static_cast<int>(spec_.inputs.size());
+    std::vector<Lowered> parameters(inputs.begin(), inputs.begin() + num_inputs), results;
+    std::vector<std::vector<Lowered>> values(spec_.outputs.size());  // by index
+    for (std::vector<Lowered>& each : values) each.resize(most_);
+    for (int64_t t = 0; t < most_; ++t) {
+      for (int i = 0; i < num_inputs; ++i) {
+        if (spec_.inputs[i].mode != InputMode::kValue) {
+          TF_ASSIGN_OR_RETURN(const View piece, PieceAt(i, t, inputs[i]));
+          parameters[i] = {piece};
+        }
+        TF_RETURN_IF_ERROR(CheckParameter(i, parameters[i]));
+      }
+      TF_ASSIGN_OR_RETURN(results, functions_.Lower(function, parameters));
+      if (results.size() != spec_.result_shapes.size()) return Refused("another result");
+      for (size_t o = 0; o < values.size(); ++o) {
+        const LoopSpec::Output& output = spec_.outputs[o];
+        if (output.result < 0 && output.parameter < 0) continue;
+        values[o][IndexOf(t)] =
+            output.result >= 0 ? results[output.result] : parameters[output.parameter];
+      }
+      for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+        const Lowered& next = results[edge.from];
+        if (DataTypeOf(next) != DataTypeOf(inputs[edge.to])) return Refused("a state's type");
+        parameters[edge.to] = next;
+      }
+    }
+    std::vector<Lowered> outputs(values.size());
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      if (!is_read_[o]) continue;
+      const LoopSpec::Output& output = spec_.outputs[o];
+      if (output.mode == OutputMode::kCount) {
+        outputs[o] = KnownCount();
+      } else if (output.mode == OutputMode::kLast) {
+        const int state = spec_.StateOf(output);
+        if (most_ == 0 && state < 0) return Refused("the last value of no iteration");
+        outputs[o] = most_ == 0 ? inputs[state] : results[output.result];
+        if (DataTypeOf(outputs[o]) != output.dtype) return Refused("an output of another type");
+      } else {
+        TF_ASSIGN_OR_RETURN(outputs[o], OutputOf(output, values[o], inputs));
+      }
+    }
+    return outputs;
+  }
+
+  // An output that has the values of all iterations, which come by index.
+  absl::StatusOr<Lowered> OutputOf(const LoopSpec::Output& output,
+                                   const std::vector<Lowered>& values,
+                                   const std::vector<Lowered>& inputs) {
+    std::vector<View> views;
+    for (const Lowered& value : values) {
+      TF_ASSIGN_OR_RETURN(views.emplace_back(), context_.ViewOf(value));
+      if (views.back().type != views[0].type || views.back().dims != views[0].dims) {
+        return Refused("values of several shapes");
+      }
+    }
+    Lowered result;
+    if (output.mode == OutputMode::kHistory) {
+      if (output.stride != 1 || output.part_size != 0) return Refused("a part of a history");
+      result.history.emplace().arrays = std::move(views);
+      return result;
+    }
+    if (views.empty()) return Refused("no iteration");
+    if (DataTypeOf(views[0].type) != output.dtype) return Refused("an output of another type");
+    if (output.mode == OutputMode::kSum) {
+      const ElementType type = ComputedAs(views[0].type);
+      Term sum = context_.TermOf(Zero(context_, type).BroadcastTo(views[0].dims));
+      for (int64_t t = 0; t < most_; ++t) {
+        sum = sum + context_.TermOf(builder_.Cast(views[IndexOf(t)], type));
+      }
+      TF_ASSIGN_OR_RETURN(const View total, sum.view());
+      result.view = builder_.Cast(total, views[0].type);
+      return result;
+    }
+    TF_ASSIGN_OR_RETURN(const OutputPieces pieces, PiecesOf(output, views[0], inputs));
+    for (int64_t k = 0; k < most_; ++k) {
+      const int64_t at = output.stride < 0 ? most_ - 1 - k : k;
+      builder_.CopyInto(views[k], pieces.At(at));
+    }
+    result.view = pieces.whole;
+    return result;
+  }
+
+  absl::StatusOr<Lowered> Parameter(int i, const Lowered& given,
+                                    const std::optional<View>& history) {
     const LoopSpec::Input& input = spec_.inputs[i];
     Lowered parameter;
     if (input.is_invariant()) {
       parameter = given;
     } else if (input.mode == InputMode::kHistory) {
-      parameter.view = RowOf(*given.history);
+      parameter.view = RowOf(*history);
     } else {
       TF_ASSIGN_OR_RETURN(const View view, context_.ViewOf(given));
       if (input.back_edge && input.mode != InputMode::kValue) {
@@ -217,10 +395,7 @@ class LoopLowering {
         parameter.view = PieceOf(i, view);
       }
     }
-    const Dims dims = DimsOf(parameter);
-    tensorflow::TensorShape shape;
-    TF_RETURN_IF_ERROR(tensorflow::TensorShape::BuildTensorShape(dims, &shape));
-    if (!input.shape.IsCompatibleWith(shape)) return Refused("a parameter of another shape");
+    TF_RETURN_IF_ERROR(CheckParameter(i, parameter));
     return parameter;
   }
 
@@ -260,8 +435,9 @@ class LoopLowering {
     TF_RETURN_IF_ERROR(GetAttr("condition", &functions));
     std::vector<Lowered> arguments;
     for (const int i : spec_.condition_inputs) arguments.push_back(parameters_[i]);
-    TF_ASSIGN_OR_RETURN(const std::vector<Lowered> results,
-                        function_.Lower(functions.at(0), arguments));
+    TF_ASSIGN_OR_RETURN(const FunctionLowering::Function function,
+                        functions_.Find(functions.at(0)));
+    TF_ASSIGN_OR_RETURN(const std::vector<Lowered> results, functions_.Lower(function, arguments));
     if (results.empty()) return Refused("the condition has no result");
     TF_ASSIGN_OR_RETURN(const View goes_on, context_.ViewOf(results[0]));
     if (goes_on.rank() != 0 || goes_on.type != ElementType::kBool) {
@@ -272,10 +448,8 @@ class LoopLowering {
     return absl::OkStatus();
   }
 
-  absl::Status AddBody() {
-    NameAttrList function;
-    TF_RETURN_IF_ERROR(GetAttr("body", &function));
-    TF_ASSIGN_OR_RETURN(results_, function_.Lower(function, parameters_));
+  absl::Status AddBody(const FunctionLowering::Function& function) {
+    TF_ASSIGN_OR_RETURN(results_, functions_.Lower(function, parameters_));
     if (results_.size() != spec_.result_shapes.size()) return Refused("another number of results");
     for (const int parameter : states_) {
       const auto edge =
@@ -314,7 +488,7 @@ class LoopLowering {
         results[o] = output.known;
       } else if (output.kind == Output::kWritten) {
         const bool is_history = spec_.outputs[o].mode == OutputMode::kHistory;
-        (is_history ? results[o].history : results[o].view) = wholes_[output.number];
+        (is_history ? results[o].history.emplace().rows : results[o].view) = wholes_[output.number];
       } else {
         results[o].view = ends_[output.number + (output.kind == Output::kKept ? next_.size() : 0)];
       }
@@ -345,12 +519,14 @@ class LoopLowering {
     return AddPieces(output, value, inputs);
   }
 
+  Lowered KnownCount() const {
+    Tensor count(tensorflow::DT_INT64, tensorflow::TensorShape({}));
+    count.scalar<int64_t>()() = most_;
+    return {std::nullopt, std::move(count)};
+  }
+
   absl::StatusOr<Output> AddCount() {
-    if (IsStatic()) {
-      Tensor count(tensorflow::DT_INT64, tensorflow::TensorShape({}));
-      count.scalar<int64_t>()() = most_;
-      return Output{Output::kKnown, 0, {std::nullopt, std::move(count)}};
-    }
+    if (IsStatic()) return Output{Output::kKnown, 0, KnownCount()};
     const View counter = builder_.AddState(Zero(context_, ElementType::kInt64));
     const int64_t one = 1;
     const View step = builder_.AddConstant(ElementType::kInt64, {}, &one);
@@ -389,9 +565,8 @@ class LoopLowering {
     return Output{Output::kWritten, wholes_.size() - 1};
   }
 
-  // An array that has the values of all iterations, and zeros behind them.
-  absl::StatusOr<Output> AddPieces(const LoopSpec::Output& output, const View& value,
-                                   const std::vector<Lowered>& inputs) {
+  absl::StatusOr<OutputPieces> PiecesOf(const LoopSpec::Output& output, const View& value,
+                                        const std::vector<Lowered>& inputs) {
     const bool is_stack = output.mode == OutputMode::kStack || value.rank() == 0;
     int64_t axis;
     TF_RETURN_IF_ERROR(output.FindAxis(value.rank() + is_stack, &axis));
@@ -412,6 +587,13 @@ class LoopLowering {
       builder_.CopyInto(Zero(context_, value.type),
                         whole.Slice(dim, most_ * extent, (length - most_) * extent, 1));
     }
+    return OutputPieces{whole, dim, extent, is_stack};
+  }
+
+  absl::StatusOr<Output> AddPieces(const LoopSpec::Output& output, const View& value,
+                                   const std::vector<Lowered>& inputs) {
+    TF_ASSIGN_OR_RETURN(const OutputPieces pieces, PiecesOf(output, value, inputs));
+    const auto& [whole, dim, extent, is_stack] = pieces;
     const bool falls = spec_.reverse != (output.stride < 0);
     const View piece = builder_.PieceOf(whole, dim, falls ? (most_ - 1) * extent : 0, extent,
                                         falls ? -extent : extent);
@@ -424,7 +606,7 @@ class LoopLowering {
   ProgramBuilder& builder_;
   const NodeDef& node_;
   const std::vector<bool>& is_read_;
-  const FunctionLowering function_;
+  const FunctionLowering functions_;
   LoopSpec spec_;
   std::vector<Pieces> pieces_;  // of the inputs
   int64_t most_ = 0;            // iterations

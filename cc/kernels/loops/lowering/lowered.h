@@ -2,7 +2,9 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_LOWERED_H_
 #define TF_TI_CC_KERNELS_LOOPS_LOWERING_LOWERED_H_
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,13 +17,23 @@ namespace tf_ti {
 std::optional<ElementType> ElementTypeOf(tensorflow::DataType dtype);
 tensorflow::DataType DataTypeOf(ElementType type);
 
+// The values of a history: the rows of an array, or an array each.
+struct RecordedValues {
+  std::optional<View> rows;
+  std::vector<View> arrays;
+
+  int64_t count() const {
+    return rows.has_value() ? rows->dims[0] : static_cast<int64_t>(arrays.size());
+  }
+};
+
 // An array of the program, or a tensor whose elements are known when the program is made, as axes
-// and shapes are. Or a history, as an array that has the values along its first dimension. Exactly
-// one member has a value, or none where nobody reads the value.
+// and shapes are, or a history. Exactly one member has a value, or none where nobody reads the
+// value.
 struct Lowered {
   std::optional<View> view = std::nullopt;
   std::optional<tensorflow::Tensor> known = std::nullopt;
-  std::optional<View> history = std::nullopt;
+  std::optional<RecordedValues> history = std::nullopt;
 };
 inline bool IsArray(const Lowered& value) {
   return value.view.has_value() || value.known.has_value();
