@@ -188,6 +188,29 @@ def a_gradient_of_what_lanes_share(h, s, x):
     return with_gradients(lambda h, s, x: tf_ti.scan(f, (h * s, s), x), h, s, x)
 
 
+@case(draw(1, 9, 3), draw(4, 3, 3), draw(2, COUNT, 9, 3))
+def a_loop_in_the_body(h, w, x):
+    def f(h, x):
+        inner = tf.stack([x, x * 0.5, -x] * 4)
+        h, ys = tf_ti.scan(lambda g, y: (tf.tanh(g @ w + y), g), h, inner)
+        k = tf.constant(0)
+        _, h = tf_ti.while_loop(lambda k, g: k < 9, lambda k, g: (k + 1, tf.sin(g)), (k, h))
+        return h, (h, ys[3])
+
+    return with_gradients(lambda h, w, x: tf_ti.scan(f, h, x), h, w, x)
+
+
+@case(draw(1, 9, 3), draw(2, COUNT, 9, 3))
+def a_loop_that_all_lanes_end(h, x):
+    def f(h, x):
+        h = h + x
+        going = lambda g: tf.reduce_max(tf.abs(g)) > 0.1  # noqa: E731
+        (h,) = tf_ti.while_loop(going, lambda g: (g * 0.7,), (h,))
+        return h, h
+
+    return tf_ti.scan(f, h, x)
+
+
 # Bodies of one row each, mapped over rows.
 
 

@@ -16,12 +16,14 @@ SUMS = (
     "elementwise of",
     "innermost of",
     "a_gradient_of_what_lanes_share",
+    "a_loop_in_the_body",
     "mapped_trajectories/2",
 )
 # Loops without lanes: a condition reads all, transposes mix them, or places tell the zero.
 UNDIVIDED = (
     "a_symmetric_sum",
     "a_condition_of_the_lanes",
+    "a_loop_that_all_lanes_end",
     "the sign of a largest zero, float16",
     "the sign of a largest zero, bfloat16",
 )

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+from profiles import counts, loops_of
 
 import tf_ti
 
@@ -137,3 +138,390 @@ def test_random_nests_are_loops_of_python(seed, depth, is_gradient):
         expected = results(OfPython, seed, depth, is_gradient, values)
         for found, value in zip(run(values), expected, strict=True):
             np.testing.assert_allclose(found, value, rtol=2e-3, atol=2e-4)
+
+
+def numbers(*shape, seed=1, dtype=tf.float32):
+    random = np.random.default_rng(seed)
+    return tf.constant(random.uniform(-1, 1, shape), dtype)
+
+
+XS = numbers(12, 8)
+
+
+def substeps(h, x, count=5):
+    return tf_ti.scan(lambda s, _: (tf.tanh(s * 0.9 + x), s), h, length=count)
+
+
+def known_count(h, x):
+    h, ys = substeps(h, x)
+    return h, ys
+
+
+def many(h, x):
+    h, ys = substeps(h, x, 40)
+    return h, ys[17]
+
+
+def condition(h, x):
+    (h,) = tf_ti.while_loop(
+        lambda h: tf.reduce_sum(h * h) > 0.5, lambda h: (h * 0.8,), (h + x,), maximum_iterations=99
+    )
+    return h, h
+
+
+def count_by_iteration(h, x):
+    count = tf.cast(tf.reduce_sum(tf.abs(x)), tf.int64)
+    h, _ = tf_ti.scan(lambda s, _: (tf.sin(s) + x, None), h, length=count)
+    return h, count
+
+
+def four_deep(h, x):
+    def third(s, y):
+        s, _ = tf_ti.scan(lambda r, _: (tf.tanh(r + y), None), s, length=9)
+        return s, None
+
+    def second(s, y):
+        return tf_ti.scan(third, s, tf.stack([y, -y] * 5))[0], None
+
+    h, _ = tf_ti.scan(second, h, tf.stack([x, x * 0.5] * 3))
+    return h, h
+
+
+def block(h, x):
+    with tf_ti.Loop() as loop:
+        loop.add_trip_limit(20, tf_ti.TripLimit.COUNT)
+        g = loop.add_recurrence(tf.identity(h))
+        g.next = tf.sin(g) + x
+        last = loop.add_loop_output(g, tf_ti.LoopOutput.LAST_VALUE)
+        kept = loop.add_loop_output(g, tf_ti.LoopOutput.REVERSE)
+    return last.tensor, kept.tensor[3]
+
+
+def iterator(h, x):
+    ports = tf_ti.PortMap(
+        inputs=[tf_ti.SliceInput(0, 0, axis=0), tf_ti.MergedInput(1, 1)],
+        outputs=[tf_ti.BodyOutput(0, 0), tf_ti.ConcatOutput(0, 1, axis=0)],
+    )
+    xs = tf.stack([x * k for k in range(20)])
+    last, joined = tf_ti.tensor_iterator(
+        lambda y, s: (tf.sin(s) + y,), [xs, h[None]], ports, [tf_ti.BackEdge(0, 1)]
+    )
+    return last[0], joined[7]
+
+
+ONE_PROGRAM = [known_count, many, condition, count_by_iteration, four_deep, block]
+
+
+def outer(body, form="scan"):
+    def run(xs):
+        if form == "scan":
+            return tf_ti.scan(body, tf.zeros(xs.shape[1:], xs.dtype), xs)
+
+        def step(t, h):
+            return t + 1, body(h, xs[t])[0]
+
+        return tf_ti.while_loop(lambda t, h: t < 12, step, (0, tf.zeros(xs.shape[1:], xs.dtype)))
+
+    return run
+
+
+def with_gradient(run):
+    def gradient(xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            results = [t for t in tf.nest.flatten(run(xs)) if t.dtype.is_floating]
+            loss = tf.add_n([tf.reduce_sum(t * t) for t in results])
+        return tape.gradient(loss, xs)
+
+    return gradient
+
+
+@pytest.mark.needs_programs
+@pytest.mark.parametrize("form", ["scan", "while"])
+@pytest.mark.parametrize("body", ONE_PROGRAM, ids=lambda body: body.__name__)
+def test_a_nest_is_one_program(body, form, tmp_path):
+    events = counts(tf.function(outer(body, form), autograph=False), XS, tmp_path)
+    assert events["TfTi>TensorIterator iterations"] == loops_of(events) == 1
+    assert not events["TfTi>TensorIterator iteration"]
+
+
+@pytest.mark.needs_programs
+@pytest.mark.parametrize("body", [known_count, many, four_deep, block], ids=lambda b: b.__name__)
+def test_the_gradient_of_a_nest_is_one_program(body, tmp_path):
+    events = counts(tf.function(with_gradient(outer(body)), autograph=False), XS, tmp_path)
+    assert events["TfTi>TensorIterator iterations"] == loops_of(events) == 2
+
+
+def heavy(h, x):
+    matrix = tf.ones([256, 256]) * x[0]
+    product, _ = tf_ti.scan(lambda s, _: (tf.tanh(s @ matrix), None), matrix, length=3)
+    return h + product[0, :8], None
+
+
+def without_programs(h, x):
+    return tf_ti.scan(lambda s, _: (tf.sin(s) + x, None), h, length=3, fuse=False)[0], None
+
+
+def long(h, x):
+    return tf_ti.scan(lambda s, _: (tf.sin(s) + x, None), h, length=100_000)[0], None
+
+
+def with_effects(h, x):
+    def f(s, _):
+        tf.debugging.assert_all_finite(s, "not finite")
+        return tf.sin(s) + x, None
+
+    return tf_ti.scan(f, h, length=3)[0], None
+
+
+@pytest.mark.parametrize(
+    "body", [heavy, without_programs, long, with_effects], ids=lambda body: body.__name__
+)
+def test_an_inner_loop_that_is_no_part_of_a_program_runs_on_its_own(body, tmp_path):
+    xs = XS[:3]
+    events = counts(tf.function(outer(body), autograph=False), xs, tmp_path)
+    assert loops_of(events) == 4
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
+@pytest.mark.parametrize(
+    "body", [known_count, many, condition, count_by_iteration, block], ids=lambda b: b.__name__
+)
+def test_types_are_those_of_kernels(body, dtype, monkeypatch):
+    run = tf.function(outer(body), autograph=False)
+    kernels = tf.function(outer(body), autograph=False)
+    xs = numbers(12, 8, dtype=dtype) * 0.5
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    expected = tf.nest.flatten(kernels(xs))
+    monkeypatch.delenv("TF_TI_PROGRAM")
+    tolerance = {tf.float16: 4e-3, tf.bfloat16: 4e-2}.get(dtype, 1e-5)
+    for _ in range(2):
+        for found, value in zip(tf.nest.flatten(run(xs)), expected, strict=True):
+            assert found.dtype == value.dtype
+            found, value = (tf.cast(t, tf.float64) for t in (found, value))
+            np.testing.assert_allclose(found, value, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+def test_integers_and_bools_are_states_and_sums_of_inner_loops(dtype):
+    xs = tf.reshape(tf.range(24, dtype=dtype), [12, 2])
+
+    def body(state, x):
+        def step(state, k):
+            a, is_odd = state
+            return (a * 3 + x[0] - k, is_odd ^ (a % 2 == 1)), a
+
+        state, ys = tf_ti.scan(step, state, tf.range(9, dtype=dtype))
+        return state, tf.reduce_sum(ys)
+
+    run = tf.function(lambda xs: tf_ti.scan(body, (tf.constant(1, dtype), False), xs))
+    a, is_odd, rows = 1, False, []
+    bits = np.dtype(dtype.as_numpy_dtype).type
+    with np.errstate(over="ignore"):
+        for x in xs.numpy():
+            total = bits(0)
+            for k in range(9):
+                total += bits(a)
+                a, is_odd = bits(a) * bits(3) + x[0] - bits(k), is_odd ^ (a % 2 == 1)
+            rows.append(total)
+    for _ in range(2):
+        (found, odd), ys = run(xs)
+        assert (found.numpy(), odd.numpy()) == (a, is_odd)
+        np.testing.assert_array_equal(ys, rows)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9])
+@pytest.mark.parametrize("outer_count", [0, 1, 3])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_loops_without_iterations_within_and_without(count, outer_count, is_known):
+    @tf.function
+    def run(xs, n):
+        def body(h, x):
+            length = count if is_known else n
+            h, ys = tf_ti.scan(lambda s, _: (tf.sin(s) + x, s), h, length=length)
+            return h, (h, tf.reduce_sum(ys))
+
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            state, ys = tf_ti.scan(body, tf.ones([8]), xs)
+            loss = tf.reduce_sum(state) + tf.reduce_sum(ys[1])
+        return state, ys[0], ys[1], tape.gradient(loss, xs)
+
+    xs = XS[:outer_count]
+    with tf.GradientTape() as tape:
+        tape.watch(xs)
+        state, rows, sums = tf.ones([8]), [], []
+        for t in range(outer_count):
+            total = tf.zeros([])
+            for _ in range(count):
+                total += tf.reduce_sum(state)
+                state = tf.sin(state) + xs[t]
+            rows.append(state)
+            sums.append(total)
+        loss = tf.reduce_sum(state) + tf.add_n([tf.zeros([]), *sums])
+    gradient = tape.gradient(loss, xs, unconnected_gradients="zero")
+    rows = tf.stack(rows) if rows else tf.zeros([0, 8])
+    sums = tf.stack(sums) if sums else tf.zeros([0])
+    for _ in range(2):
+        found = run(xs, tf.constant(count))
+        for a, e in zip(found, (state, rows, sums, gradient), strict=True):
+            assert a.shape == e.shape
+            np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["index", "division", "length"])
+@pytest.mark.parametrize("count", [3, 40])
+def test_errors_of_inner_iterations_name_operation_and_iterations(kind, count):
+    @tf.function
+    def run(xs, ids, n):
+        def step(s, k):
+            if kind == "index":
+                s = s + tf.gather(xs, ids[k])[0]
+            elif kind == "division":
+                s = s + tf.cast(7 // (ids[k] - 4), tf.float32)
+            return s * 0.9, None
+
+        def body(s, x):
+            length = n if kind == "length" else None
+            elements = None if kind == "length" else tf.range(count)
+            return tf_ti.scan(step, s, elements, length=length)[0] + x[0], None
+
+        return tf_ti.scan(body, 0.0, xs)[0]
+
+    ids = tf.zeros([count], tf.int32)
+    for _ in range(2):
+        run(XS, ids, tf.constant(2))
+    wrong = tf.tensor_scatter_nd_update(ids, [[2]], [{"index": 99}.get(kind, 4)])
+    words = {"index": "99", "division": "zero", "length": "-2"}[kind]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words) as error:
+        run(XS, wrong, tf.constant(-2))
+    if kind != "length":
+        assert "iteration 2" in str(error.value)
+    assert "iteration 0" in str(error.value)
+    run(XS, ids, tf.constant(2))
+
+
+def test_a_condition_of_nan_ends_the_inner_loop():
+    def body(h, x):
+        state = (tf.constant(0), h + x)
+        count, h = tf_ti.while_loop(
+            lambda k, h: tf.reduce_max(h) < 3.0, lambda k, h: (k + 1, h + 0.5), state
+        )
+        return tf.where(tf.math.is_nan(h), 0.0, h * 0.1), count
+
+    xs = tf.where(tf.range(12)[:, None] == 4, np.nan, XS)
+    run = tf.function(lambda xs: tf_ti.scan(body, tf.zeros([8]), xs)[1])
+    h, expected = np.zeros(8, np.float32), []
+    for x in xs.numpy():
+        h = h + x
+        expected.append(0)
+        while h.max() < 3.0:
+            h, expected[-1] = h + np.float32(0.5), expected[-1] + 1
+        h = np.where(np.isnan(h), np.float32(0), h * np.float32(0.1))
+    for _ in range(2):
+        np.testing.assert_array_equal(run(xs), expected)
+
+
+@pytest.mark.parametrize("body", [known_count, many, block], ids=lambda body: body.__name__)
+def test_second_derivatives_and_jacobians_are_those_of_kernels(body, monkeypatch):
+    xs = XS[:4] * 0.5
+
+    def derivatives(xs):
+        with tf.GradientTape() as second:
+            second.watch(xs)
+            gradient = with_gradient(outer(body))(xs)
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            state = outer(body)(xs)[0]
+        return second.gradient(gradient, xs), tape.jacobian(state, xs)
+
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    expected = tf.function(derivatives)(xs)
+    monkeypatch.delenv("TF_TI_PROGRAM")
+    run = tf.function(derivatives)
+    for _ in range(2):
+        for found, value in zip(run(xs), expected, strict=True):
+            np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_checkpoints_of_both_loops(every):
+    @tf.function
+    def gradient(xs, every):
+        def body(h, x):
+            step = lambda s, _: (tf.tanh(s * 0.9 + x), s)  # noqa: E731
+            h, ys = tf_ti.scan(step, h, length=7, checkpoint_every=every)
+            return h, ys[3]
+
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            state, ys = tf_ti.scan(body, tf.zeros([8]), xs, checkpoint_every=every)
+            loss = tf.reduce_sum(state) + tf.reduce_sum(ys**2)
+        return tape.gradient(loss, xs)
+
+    for _ in range(2):
+        found = gradient(XS, every)
+    np.testing.assert_allclose(found, gradient(XS, None), rtol=1e-5, atol=1e-6)
+
+
+def test_shapes_may_change_between_calls():
+    run = tf.function(outer(many), input_signature=[tf.TensorSpec([None, 8])])
+    for count in (12, 3, 7, 12):
+        xs = XS[:count]
+        h = np.zeros(8, np.float32)
+        for x in xs.numpy():
+            for _ in range(40):
+                h = np.tanh(h * np.float32(0.9) + x)
+        np.testing.assert_allclose(run(xs)[0], h, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.needs_programs
+def test_an_inner_loop_beside_a_kernel_is_a_program(tmp_path):
+    def body(h, x):
+        h, ys = tf_ti.scan(lambda s, _: (tf.sin(s) + x, s), h, length=30)
+        return tf.sort(h), tf.reduce_sum(ys, 0)
+
+    events = counts(tf.function(outer(body), autograph=False), XS, tmp_path)
+    assert loops_of(events) == 1
+    found = tf.function(outer(body))(XS)
+    h, rows = np.zeros(8, np.float32), []
+    for x in XS.numpy():
+        total = np.zeros(8, np.float32)
+        for _ in range(30):
+            total += h
+            h = np.sin(h) + x
+        h = np.sort(h)
+        rows.append(total)
+    np.testing.assert_allclose(found[0], h, rtol=1e-4)
+    np.testing.assert_allclose(found[1], np.stack(rows), rtol=1e-4, atol=1e-4)
+
+
+def test_a_kernel_between_inner_loops_reads_what_the_first_recorded():
+    """Of an inner loop's gradient, a kernel runs a part: the history leaves the program."""
+
+    @tf.function
+    def gradient(xs):
+        def step(s, x):
+            return tf.tanh(s + tf.cumsum(x[::-1])), tf.linalg.det(tf.reshape(s[:4], [2, 2]))
+
+        def body(h, x):
+            h, ys = tf_ti.scan(step, h, tf.stack([x, x * 0.5, -x]))
+            return h, tf.reduce_sum(ys)
+
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            state, ys = tf_ti.scan(body, xs[0], xs)
+            loss = tf.reduce_sum(state) + tf.reduce_sum(ys)
+        return tape.gradient(loss, xs)
+
+    with tf.GradientTape() as tape:
+        tape.watch(XS)
+        h, loss = XS[0], 0.0
+        for x in tf.unstack(XS):
+            for y in (x, x * 0.5, -x):
+                loss += tf.linalg.det(tf.reshape(h[:4], [2, 2]))
+                h = tf.tanh(h + tf.cumsum(y[::-1]))
+        loss += tf.reduce_sum(h)
+    expected = tape.gradient(loss, XS)
+    for _ in range(2):
+        np.testing.assert_allclose(gradient(XS), expected, rtol=1e-3, atol=1e-4)

@@ -8,7 +8,7 @@
 namespace tf_ti {
 
 int64_t ProgramSteps::Loop::expected_count() const {
-  return goes_on.has_value() ? std::min(count, kExpectedIterations) : count;
+  return has_static_count() ? count : std::min(count, kExpectedIterations);
 }
 
 View ProgramSteps::AddBlock(Storage storage, ElementType type, const Dims& dims, bool stays) {
