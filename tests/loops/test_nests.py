@@ -170,7 +170,7 @@ def condition(h, x):
 
 
 def count_by_iteration(h, x):
-    count = tf.cast(tf.reduce_sum(tf.abs(x)), tf.int64)
+    count = tf.reduce_sum(tf.cast(x > 0.0, tf.int64))
     h, _ = tf_ti.scan(lambda s, _: (tf.sin(s) + x, None), h, length=count)
     return h, count
 

@@ -194,7 +194,7 @@ class ScheduleBuilder {
 
 absl::Status MakeSchedule(const LocalExecutorParams& params, const tensorflow::Graph& graph,
                           Schedule* schedule, std::vector<OpKernel*>* kernels) {
-  schedule->functions = params.function_library->GetFunctionLibraryDefinition();
+  schedule->library = params.function_library;
   return ScheduleBuilder(params, schedule).Build(graph, kernels);
 }
 

@@ -78,7 +78,7 @@ struct Schedule {
   std::vector<tensorflow::Tensor> constants;
   std::vector<std::pair<int, int>> constant_results;  // (constant, result)
   int num_packed_products = 0;
-  const tensorflow::FunctionLibraryDefinition* functions = nullptr;  // those of the body's kernels
+  tensorflow::FunctionLibraryRuntime* library = nullptr;  // that of the kernels
 };
 
 // `kernels` gets all that are made, which are the caller's.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
@@ -11,6 +12,7 @@
 namespace tf_ti {
 
 using tensorflow::NodeDef;
+using tensorflow::Tensor;
 
 namespace {
 
@@ -357,6 +359,48 @@ Outputs Cast(LoweringContext& context, const NodeDef& node, const std::vector<Lo
   return One(context.builder().Cast(view, *to));
 }
 
+// The number of a tensor that has one.
+std::optional<double> NumberOf(const Tensor& tensor) {
+  if (tensor.NumElements() != 1) return std::nullopt;
+  switch (tensor.dtype()) {
+    case tensorflow::DT_FLOAT:
+      return tensor.flat<float>()(0);
+    case tensorflow::DT_DOUBLE:
+      return tensor.flat<double>()(0);
+    case tensorflow::DT_HALF:
+      return static_cast<double>(tensor.flat<Eigen::half>()(0));
+    case tensorflow::DT_BFLOAT16:
+      return static_cast<double>(tensor.flat<Eigen::bfloat16>()(0));
+    case tensorflow::DT_INT32:
+      return tensor.flat<int32_t>()(0);
+    case tensorflow::DT_INT64:
+      return static_cast<double>(tensor.flat<int64_t>()(0));
+    default:
+      return std::nullopt;
+  }
+}
+
+// A power of few factors takes much less time than the function for any exponent.
+Outputs Power(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs) {
+  const std::optional<double> exponent =
+      inputs[1].known.has_value() ? NumberOf(*inputs[1].known) : std::nullopt;
+  if (!exponent.has_value() || DimsOf(inputs[1]).size() > DimsOf(inputs[0]).size()) {
+    return Elementwise(context, node, inputs);
+  }
+  TF_ASSIGN_OR_RETURN(const View view, context.ViewOf(inputs[0]));
+  TF_RETURN_IF_ERROR(CheckCount(view.count()));
+  const Term x = context.TermOf(view);
+  if (*exponent == 0) return One(Repeated(*x.Number(1).view(), view.dims));
+  if (*exponent == 1) return One(view);
+  if (*exponent == 2) return One(Applied(Operation::kSquare, {x}).view());
+  // Half precision is rounded once.
+  if (*exponent == 3 && !IsHalf(view.type)) return One((x * x * x).view());
+  if (*exponent == -1 && IsReal(view.type)) {
+    return One(Applied(Operation::kReciprocal, {x}).view());
+  }
+  return Elementwise(context, node, inputs);
+}
+
 // The condition may be a vector, with one bool for each row.
 Outputs Select(LoweringContext& context, const NodeDef&, const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(View condition, context.ViewOf(inputs[0]));
@@ -400,6 +444,7 @@ RuleTable ElementwiseRules() {
                              {"BiasAdd", BiasAdd},
                              {"BiasAddV1", BiasAdd},
                              {"Cast", Cast},
+                             {"Pow", Power},
                              {"Select", Select}});
   return rules;
 }

@@ -15,6 +15,8 @@
 #include "cc/spec/loops/loop_spec.h"
 #include "tensorflow/core/common_runtime/function_body.h"
 #include "tensorflow/core/common_runtime/function_def_utils.h"
+#include "tensorflow/core/common_runtime/graph_constructor.h"
+#include "tensorflow/core/common_runtime/graph_optimizer.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
@@ -22,6 +24,7 @@
 namespace tf_ti {
 
 using tensorflow::FunctionLibraryDefinition;
+using tensorflow::Graph;
 using tensorflow::NameAttrList;
 using tensorflow::Node;
 using tensorflow::NodeDef;
@@ -39,13 +42,15 @@ constexpr int64_t kMostOperations = 64;
 
 class FunctionLowering {
  public:
-  FunctionLowering(LoweringContext* context, const FunctionLibraryDefinition* functions)
+  FunctionLowering(LoweringContext* context, const Functions* functions)
       : context_(*context), functions_(*functions) {}
 
   // A function's operations, each behind its inputs.
   struct Function {
-    std::unique_ptr<tensorflow::FunctionBody> body;
+    std::unique_ptr<Graph> graph;
     std::vector<Node*> order;
+    std::vector<const Node*> arguments;
+    std::vector<const Node*> results;
 
     // The number of operations that compute anything. A function, or a loop, counts for many.
     int64_t NumOperations() const {
@@ -61,23 +66,40 @@ class FunctionLowering {
   };
 
   absl::StatusOr<Function> Find(const NameAttrList& function) const {
-    const tensorflow::FunctionDef* const definition = functions_.Find(function.name());
+    const FunctionLibraryDefinition& definitions = *functions_.definitions;
+    const tensorflow::FunctionDef* const definition = definitions.Find(function.name());
     if (definition == nullptr) return Refused("there is no function ", function.name());
-    Function found;
+    std::unique_ptr<tensorflow::FunctionBody> body;
     TF_RETURN_IF_ERROR(tensorflow::FunctionDefToBodyHelper(
-        *definition, tensorflow::AttrSlice(&function.attr()), &functions_, &found.body));
-    tensorflow::GetReversePostOrder(*found.body->graph, &found.order);
+        *definition, tensorflow::AttrSlice(&function.attr()), &definitions, &body));
+    Function found;
+    found.graph = std::make_unique<Graph>(definitions);
+    tensorflow::CopyGraph(*body->graph, found.graph.get());
+    // As where TensorFlow runs a function: what is made of constants alone is a constant.
+    if (functions_.library != nullptr) {
+      tensorflow::OptimizeGraph(functions_.library, &found.graph);
+    }
+    found.arguments.resize(body->arg_types.size());
+    found.results.resize(body->ret_types.size());
+    for (const Node* node : found.graph->op_nodes()) {
+      if (!node->IsArg() && !node->IsRetval()) continue;
+      int index;
+      TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node->attrs(), "index", &index));
+      (node->IsArg() ? found.arguments : found.results).at(index) = node;
+    }
+    tensorflow::GetReversePostOrder(*found.graph, &found.order);
     return found;
   }
 
   // Adds the operations of a function. Returns its results.
   Outputs Lower(const Function& function, const std::vector<Lowered>& arguments) const {
-    const tensorflow::FunctionBody& body = *function.body;
-    if (body.arg_nodes.size() != arguments.size()) return Refused("another number of arguments");
+    if (function.arguments.size() != arguments.size()) return Refused("another argument");
     std::map<const Node*, std::vector<Lowered>> values;
     for (size_t k = 0; k < arguments.size(); ++k) {
-      if (DataTypeOf(arguments[k]) != body.arg_types[k]) return Refused("an argument's type");
-      values[body.arg_nodes[k]] = {arguments[k]};
+      const Node* const node = function.arguments[k];
+      if (node == nullptr) continue;
+      if (DataTypeOf(arguments[k]) != node->output_type(0)) return Refused("an argument's type");
+      values[node] = {arguments[k]};
     }
     for (const Node* node : function.order) {
       if (!node->IsOp() || node->IsArg() || node->type_string() == "NoOp") continue;
@@ -93,7 +115,7 @@ class FunctionLowering {
       TF_ASSIGN_OR_RETURN(values[node], LowerNode(*node, inputs));
     }
     std::vector<Lowered> results;
-    for (const Node* result : body.ret_nodes) results.push_back(values.at(result).at(0));
+    for (const Node* result : function.results) results.push_back(values.at(result).at(0));
     return results;
   }
 
@@ -124,13 +146,13 @@ class FunctionLowering {
   }
 
   LoweringContext& context_;
-  const FunctionLibraryDefinition& functions_;
+  const Functions& functions_;
 };
 
 class LoopLowering {
  public:
   LoopLowering(LoweringContext* context, const NodeDef& node, const std::vector<bool>& is_read,
-               const FunctionLibraryDefinition* functions)
+               const Functions* functions)
       : context_(*context),
         builder_(context->builder()),
         node_(node),
@@ -629,7 +651,7 @@ class LoopLowering {
 bool IsInnerLoop(const NodeDef& node) { return node.op() == "TfTi>StatelessTensorIterator"; }
 
 Outputs LowerLoop(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs,
-                  const std::vector<bool>& is_read, const FunctionLibraryDefinition& functions) {
+                  const std::vector<bool>& is_read, const Functions& functions) {
   const int num_open = context.builder().num_open_loops();
   const std::optional<View> failure = context.failure();
   Outputs outputs = LoopLowering(&context, node, is_read, &functions).Lower(inputs);

@@ -15,11 +15,19 @@ namespace tf_ti {
 // True for a loop without effects.
 bool IsInnerLoop(const tensorflow::NodeDef& node);
 
+// The functions that loops refer to, and a library that optimises them; null for none.
+struct Functions {
+  const tensorflow::FunctionLibraryDefinition* definitions;
+  tensorflow::FunctionLibraryRuntime* library;
+};
+
 // Adds a loop to a program, and returns its outputs, as Lower does; an output that is not read may
 // have no value. `functions` has its body.
-absl::StatusOr<std::vector<Lowered>> LowerLoop(
-    LoweringContext& context, const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs,
-    const std::vector<bool>& is_read, const tensorflow::FunctionLibraryDefinition& functions);
+absl::StatusOr<std::vector<Lowered>> LowerLoop(LoweringContext& context,
+                                               const tensorflow::NodeDef& node,
+                                               const std::vector<Lowered>& inputs,
+                                               const std::vector<bool>& is_read,
+                                               const Functions& functions);
 
 }  // namespace tf_ti
 

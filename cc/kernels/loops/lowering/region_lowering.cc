@@ -33,7 +33,9 @@ absl::Status RegionLowering::Add(int s) {
       const Value& value = schedule_.values[v];
       is_read.push_back(value.uses > 0 || !value.results.empty());
     }
-    TF_ASSIGN_OR_RETURN(outputs, LowerLoop(context_, node, inputs, is_read, *schedule_.functions));
+    TF_ASSIGN_OR_RETURN(
+        outputs, LowerLoop(context_, node, inputs, is_read,
+                           {schedule_.library->GetFunctionLibraryDefinition(), schedule_.library}));
   } else {
     TF_ASSIGN_OR_RETURN(outputs, Lower(context_, node, inputs));
     TF_RETURN_IF_ERROR(CheckInferred(node, inputs, outputs));
