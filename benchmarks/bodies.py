@@ -58,6 +58,7 @@ def run(quick: bool) -> Iterator[harness.Table]:
     repeats, burst = (3, 0.02) if quick else (9, 0.05)
     for kind in (FORWARD, WITH_GRADIENT):
         yield from _tables(kind, repeats, burst)
+    yield from importlib.import_module("benchmarks.nests").tables(quick)
 
 
 def _for_rows(loop: Callable) -> Callable:

@@ -207,8 +207,8 @@ std::optional<View> ProgramBuilder::Multiply(const View& left, const View& right
   View out = result;
   a = a.BroadcastTo({batch, rows, depth});
   b = b.BroadcastTo({batch, depth, columns});
-  // Of one column, the transposed product.
-  if (columns == 1 && are_dots) {
+  // Of one column, the transposed product: of dots, or of columns that lie side by side.
+  if (columns == 1 && (are_dots || a.strides[1] == SizeOf(a.type))) {
     const std::vector<int> turned = {0, 2, 1};
     out = out.Transpose(turned);
     std::swap(a, b);
