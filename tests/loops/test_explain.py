@@ -342,6 +342,16 @@ BODIES = {
         [XS],
         ["no lanes: the loop goes on with what it makes of all of dimension 0 of init: Max"],
     ),
+    "a maximum that is written": (
+        scan(lambda h, x: (h * 2.0, tf.reduce_max(h)), tf.zeros([3])),
+        [XS],
+        ["no lanes: the loop writes out what it makes of all of dimension 0 of init: Max"],
+    ),
+    "a maximum beside a sum that is written": (
+        scan(lambda h, x: (h - tf.reduce_max(h), tf.reduce_sum(h)), tf.zeros([3])),
+        [XS],
+        ["no lanes: the loop goes on with what it makes of all of dimension 0 of init: Max"],
+    ),
     "rows of a constant": (
         lambda xs: tf_ti.scan(
             lambda h, x: (h * tf.constant([1.0, 2.0, 3.0]) * x, None), tf.zeros([3]), xs

@@ -498,6 +498,14 @@ TEST(Lanes, ObstaclesTellWhatIsInTheWayOfEachAxis) {
        },
        Kind::kReduced, kThis, 16},
       {[](Loop* loop, const View& h) {
+         loop->builder.set_origin(kOther);
+         loop->Write(*loop->builder.Reduce(Operation::kSum, h, 0, kFloat));
+         loop->builder.set_origin(kThis);
+         const View most = *loop->builder.Reduce(Operation::kMax, h, 0, kFloat);
+         return *loop->builder.Apply(Operation::kSub, {h, most});
+       },
+       Kind::kReduced, kThis, 16},
+      {[](Loop* loop, const View& h) {
          loop->SetWhole(0);
          return *loop->builder.Apply(Operation::kExp, {h});
        },

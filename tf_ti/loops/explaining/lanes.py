@@ -10,6 +10,7 @@ from tf_ti import _library
 from tf_ti.loops.explaining import memory as _memory
 from tf_ti.loops.passes.step import Mention, Note
 from tf_ti.loops.traced import TracedLoop
+from tf_ti.loops.tracing import graphs as _graphs
 
 UNKNOWN = "depend on shapes that are not known before a call"
 UNTOLD = "are not known before a call"
@@ -22,6 +23,7 @@ _TEXTS = {
     "constant": "a constant is not the same along {axis}",
     "parts": "it takes, moves or joins parts of {axis}",
     "reduced": "the loop goes on with what it makes of all of {axis}",
+    "written": "the loop writes out what it makes of all of {axis}",
     "places": "its zeros depend on their places along {axis}",
     "repeated": "it pairs {axis} with another dimension",
 }
@@ -163,7 +165,11 @@ def _describe(loop: TracedLoop, arrays: Sequence[int], lanes: Sequence[tuple[int
 def _notes(
     loop: TracedLoop, arrays: Sequence[int], obstacles: Sequence[Sequence[str]]
 ) -> Iterator[Note]:
+    next_states = [loop.body.outputs[r] for r, _ in loop.spec.back_edges]
+    before_states = {op.name for op in _graphs.needed_operations([], next_states)}
     for kind, name, array, stride in obstacles:
+        if kind == "reduced" and name not in before_states:
+            kind = "written"
         if int(array) not in arrays:  # a constant
             continue
         parameter = arrays.index(int(array))
