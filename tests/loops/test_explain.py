@@ -447,6 +447,25 @@ def test_nothing_runs():
     assert not ran
 
 
+@pytest.mark.needs_programs
+def test_groups_are_a_guess_where_a_limit_is_not_known(monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
+
+    def call(h, limit):
+        return tf_ti.while_loop(
+            lambda t, h: t < 9.0,
+            lambda t, h: (t + 1.0, tf.tanh(h)),
+            (0.0, h),
+            maximum_iterations=limit,
+        )
+
+    h, unknown = tf.TensorSpec([256, 128]), tf.TensorSpec([], tf.int32)
+    lanes = [tf_ti.explain(call, h, limit).loops[0].lanes for limit in (None, 100, unknown, 5)]
+    told = "256 along dimension 0 of loop_vars[1], "
+    groups = f"{told}in 6 groups"
+    assert lanes == [groups, groups, f"{groups} if the loop is long", f"{told}all at once"]
+
+
 def test_functions_of_all_kinds():
     function = tf.function(scan(plain))
     with_signature = tf.function(scan(plain), input_signature=[XS])

@@ -40,6 +40,15 @@ def until(h, xs):
     )
 
 
+def limited(h, xs):
+    return tf_ti.while_loop(
+        lambda t, _: t < 1e3,
+        lambda t, h: (t + 1.0, tf.tanh(h * 1.01 + xs[0])),
+        (0.0, h),
+        maximum_iterations=5,
+    )
+
+
 CASES = {
     "rows": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(64, 32), draw(T, 64, 32)]),
     "few rows": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(5, 200), draw(T, 5, 200)]),
@@ -58,6 +67,11 @@ CASES = {
     ),
     "a gradient of weights": (gradient, [draw(40, 24), draw(T, 40, 24), draw(24, 24)]),
     "a condition of one value": (until, [draw(64, 128), draw(1, 64, 128)]),
+    "a condition and few iterations": (limited, [draw(256, 128), draw(1, 256, 128)]),
+    "a first iteration and a few": (
+        lambda h, xs: tf_ti.scan(lambda h, x: (tf.tanh(h + x), None), h, xs),
+        [draw(256, 128), draw(9, 256, 128)],
+    ),
     "rolled rows": (
         lambda h, xs: tf_ti.scan(lambda h, x: (tf.roll(tf.roll(h, 1, 0), 1, 1) + x, None), h, xs),
         [draw(64, 32), draw(T, 64, 32)],

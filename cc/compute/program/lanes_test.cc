@@ -681,6 +681,15 @@ TEST(Lanes, GroupsHaveWholeCacheLinesAndShareTheWork) {
   EXPECT_EQ(LanesOfGroup(LanesOf(8, 4, 10e3), 4, 100, 2), 2);
 }
 
+TEST(Lanes, TheFirstIterationDoesNotCountForGroups) {
+  EXPECT_EQ(IterationsOfGroups(0, 9, /*has_condition=*/false), 8);
+  EXPECT_EQ(IterationsOfGroups(1, 9, /*has_condition=*/false), 8);
+  EXPECT_EQ(IterationsOfGroups(4, 9, /*has_condition=*/false), 5);
+  EXPECT_EQ(IterationsOfGroups(0, 1, /*has_condition=*/true), 0);
+  EXPECT_EQ(IterationsOfGroups(0, 9, /*has_condition=*/true), 8);
+  EXPECT_EQ(IterationsOfGroups(0, 1000, /*has_condition=*/true), kExpectedIterations);
+}
+
 TEST(Lanes, NoGroupsWhereTheyAreNotWorthIt) {
   EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3), 4, 20, 2), 1024);         // a short loop
   EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 100), 40, 100000, 2), 1024);     // much to do again

@@ -113,7 +113,7 @@ def _tell(loop: TracedLoop, arrays: Sequence[int]) -> list[str]:
     ]
     kept = {r for r, _ in spec.back_edges}
     kept |= {o.source for o in spec.outputs if o.mode != "sum"}
-    iterations = _memory.iterations(loop)
+    most = _memory.most_iterations(loop)
     values = {
         "parameters": [t.op.name for t in body.inputs],
         "stays": map(int, stays),
@@ -123,7 +123,7 @@ def _tell(loop: TracedLoop, arrays: Sequence[int]) -> list[str]:
         "added": [int(r not in kept) for r in range(len(body.outputs))],
         "whole": [arrays[p] for p in _read_by_condition(loop)],
         "arrays": [len(arrays)],
-        "iterations": [_MANY if iterations is None else iterations],
+        "iterations": [_MANY if most is None else most],
         "has_condition": [int(loop.condition is not None)],
         "threads": [_num_threads()],
     }
@@ -158,7 +158,8 @@ def _describe(loop: TracedLoop, arrays: Sequence[int], lanes: Sequence[tuple[int
     found = (_axis(loop, p, strides[arrays[p]], count) for p in places if arrays[p] in strides)
     where = next((axis for axis in found if axis), "")
     told = f"in {groups} groups" if groups > 1 else "all at once"
-    is_open = groups > 1 and loop.condition is None and _memory.iterations(loop) is None
+    has_limit = loop.num_iterations is not None or any(i.is_sliced for i in loop.spec.inputs)
+    is_open = groups > 1 and has_limit and _memory.most_iterations(loop) is None
     return f"{count}{where and f' along {where}'}, {told}{' if the loop is long' * is_open}"
 
 

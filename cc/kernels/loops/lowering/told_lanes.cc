@@ -118,17 +118,18 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   for (size_t o = 0; o < plan.outputs.size(); ++o) {
     adds_lanes |= lanes.is_sum[o] && plan.uses[o] == LoopPlan::Use::kAdded;
   }
-  const bool has_condition = loop.Number("has_condition") != 0;
-  const int64_t iterations = has_condition ? kExpectedIterations : loop.Number("iterations");
-  const int64_t given = LanesInEnvironment();
-  const int64_t lanes_of_group =
-      given >= 0 ? given
-                 : LanesOfGroup(lanes, Program(steps).num_instructions(), iterations,
-                                adds_lanes ? 0 : loop.Number("threads"));
+  const int64_t iterations =
+      IterationsOfGroups(0, loop.Number("iterations"), loop.Number("has_condition") != 0);
+  int64_t lanes_of_group = LanesInEnvironment();
+  if (lanes_of_group < 0) {
+    lanes_of_group = LanesOfGroup(lanes, Program(steps).num_instructions(), iterations,
+                                  adds_lanes ? 0 : loop.Number("threads"));
+  }
+  const int64_t num_groups = iterations < 1 ? 1 : NumGroups(lanes.count, lanes_of_group);
   for (size_t a = 0; a < plan.is_whole.size(); ++a) {
     if (lanes.array_strides[a] == 0) continue;
-    absl::StrAppend(&told, "lanes ", lanes.count, " ", NumGroups(lanes.count, lanes_of_group), " ",
-                    a, " ", lanes.array_strides[a], "\n");
+    absl::StrAppend(&told, "lanes ", lanes.count, " ", num_groups, " ", a, " ",
+                    lanes.array_strides[a], "\n");
   }
   return told;
 }
