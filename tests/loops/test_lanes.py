@@ -29,6 +29,8 @@ UNDIVIDED = (
 NO_LANES = ("rolled rows",)
 SHORT = (
     "a short loop",
+    "three results of one value",
+    "results that are parameters",
     "a condition and few iterations",
     "a first iteration and a few",
 )
@@ -80,7 +82,7 @@ def test_explanations_tell_the_groups_that_run(run_python, tmp_path):
     result = run_python(TOLD, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]
     lines = [line.split(": ") for line in result.stdout.splitlines()]
-    assert len(lines) == 11
+    assert len(lines) == 15
     for name, count, told in lines:
         assert int(count) == sum(map(int, re.findall(r"in (\d+) groups", told))), (name, told)
         assert ("along dimension" in told) == (name not in NO_LANES), (name, told)

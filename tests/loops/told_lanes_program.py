@@ -49,6 +49,16 @@ def limited(h, xs):
     )
 
 
+def three_times(h, x):
+    h = h * 0.5 + x
+    return h, (h, h)
+
+
+def twice(h, x):
+    h = tf.tanh(tf.where(x > 0, tf.nn.softmax(tf.roll(h, 1, 1)), x)) + x
+    return h, h
+
+
 CASES = {
     "rows": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(64, 32), draw(T, 64, 32)]),
     "few rows": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(5, 200), draw(T, 5, 200)]),
@@ -67,6 +77,26 @@ CASES = {
     ),
     "a gradient of weights": (gradient, [draw(40, 24), draw(T, 40, 24), draw(24, 24)]),
     "a condition of one value": (until, [draw(64, 128), draw(1, 64, 128)]),
+    "three results of one value": (
+        lambda h, xs: tf_ti.scan(three_times, h, xs),
+        [draw(64, 16), draw(T, 64, 16)],
+    ),
+    "two results of one value": (
+        lambda h, xs: tf_ti.scan(twice, h, xs),
+        [draw(37, 7), draw(T, 37, 7)],
+    ),
+    "results that are parameters": (
+        lambda h, xs: tf_ti.scan(lambda h, x: (h * 0.5 + x, (h, x, h, x, h, x)), h, xs),
+        [draw(64, 8), draw(T, 64, 8)],
+    ),
+    "states that are copies": (
+        lambda h, xs: tf_ti.scan(
+            lambda s, x: ((tf.tanh(s[1] + x), tf.stop_gradient(s[0])), tf.identity(s[1])),
+            (h, h),
+            xs,
+        ),
+        [draw(64, 32), draw(T, 64, 32)],
+    ),
     "a condition and few iterations": (limited, [draw(256, 128), draw(1, 256, 128)]),
     "a first iteration and a few": (
         lambda h, xs: tf_ti.scan(lambda h, x: (tf.tanh(h + x), None), h, xs),

@@ -17,6 +17,8 @@ UNTOLD = "are not known before a call"
 # The iterations of a loop that runs for an extent that is not known.
 _MANY = 2**30
 _MOST_OBSTACLES = 3
+# Operations that no kernel runs: see IsIdentity in cc/kernels/loops/schedule.h.
+_COPIES = {"Identity", "PreventGradient", "Snapshot", "StopGradient"}
 _TEXTS = {
     "several_sizes": "values of several types or shapes become {array}",
     "whole": "the condition reads all of {array}",
@@ -53,8 +55,9 @@ def find(loop: TracedLoop) -> Lanes:
     """The lanes of a loop whose operations programs run, as far as their types tell."""
     if not all(t.shape.is_fully_defined() for t in loop.body.inputs):
         return Lanes(UNKNOWN)
-    arrays = _arrays(loop)
-    lines = [line.split(" ") for line in _tell(loop, arrays)]
+    values = _Values.of(loop)
+    arrays = values.arrays
+    lines = [line.split(" ") for line in _tell(loop, values)]
     kernels = [words for kind, *words in lines if kind == "kernel"]
     # The graph that runs has no conditionals and no calls of functions where programs run them, and
     # integers may be known by then.
@@ -83,23 +86,52 @@ def _by_kernels(loop: TracedLoop, kernels: Sequence[Sequence[str]]) -> Iterator[
         yield Note("programs", " ".join(words), False, (mention,))
 
 
-def _arrays(loop: TracedLoop) -> list[int]:
-    """The array of each parameter, then of each result: states become each other."""
-    count = len(loop.body.inputs)
-    arrays = list(range(count + len(loop.body.outputs)))
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """The values of an iteration: each parameter has a number, and then each result.
 
-    def root(k: int) -> int:
-        while arrays[k] != k:
-            k = arrays[k]
-        return k
+    Attributes:
+        results: by result the number of its value: a parameter's, or an earlier result's, where the
+            result is a copy.
+        arrays: by number the array: states become each other.
+    """
 
-    for result, parameter in loop.spec.back_edges:
-        arrays[root(count + result)] = root(parameter)
-    return [root(k) for k in range(len(arrays))]
+    results: list[int]
+    arrays: list[int]
+
+    @classmethod
+    def of(cls, loop: TracedLoop) -> "_Values":
+        count = len(loop.body.inputs)
+        numbers = {t.name: k for k, t in enumerate(loop.body.inputs)}
+        results = [
+            numbers.setdefault(_source(t).name, count + r) for r, t in enumerate(loop.body.outputs)
+        ]
+        arrays = list(range(count + len(results)))
+
+        def root(k: int) -> int:
+            while arrays[k] != k:
+                k = arrays[k]
+            return k
+
+        for result, parameter in loop.spec.back_edges:
+            arrays[root(results[result])] = root(parameter)
+        return cls(results, [root(k) for k in range(len(arrays))])
+
+    def computed(self) -> list[int]:
+        """The results that are neither parameters nor earlier results."""
+        count = len(self.arrays) - len(self.results)
+        return [r for r, number in enumerate(self.results) if number == count + r]
 
 
-def _tell(loop: TracedLoop, arrays: Sequence[int]) -> list[str]:
-    body, spec = loop.body, loop.spec
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor of which one is a copy: no kernel makes copies."""
+    while tensor.op.type in _COPIES:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _tell(loop: TracedLoop, values: _Values) -> list[str]:
+    body, spec, arrays = loop.body, loop.spec, values.arrays
     count = len(body.inputs)
     graph = body.as_graph_def(add_shapes=True)
     shapes = {t.op.name: t.shape for t in body.inputs}
@@ -111,23 +143,28 @@ def _tell(loop: TracedLoop, arrays: Sequence[int]) -> list[str]:
         i < len(spec.inputs) and i not in states and spec.inputs[i].mode == "value"
         for i in range(count)
     ]
-    kept = {r for r, _ in spec.back_edges}
-    kept |= {o.source for o in spec.outputs if o.mode != "sum"}
+    kept = {values.results[r] for r, _ in spec.back_edges}
+    added: set[int] = set()
+    for output in spec.outputs:
+        if output.source >= 0:
+            (added if output.mode == "sum" else kept).add(values.results[output.source])
+    computed = values.computed()
     most = _memory.most_iterations(loop)
-    values = {
+    lines = {
         "parameters": [t.op.name for t in body.inputs],
         "stays": map(int, stays),
-        "results": [t.name for t in body.outputs],
+        "results": [body.outputs[r].name for r in computed],
         "inputs": arrays[:count],
-        "outputs": arrays[count:],
-        "added": [int(r not in kept) for r in range(len(body.outputs))],
+        "outputs": [arrays[count + r] for r in computed],
+        "kept": [int(count + r in kept) for r in computed],
+        "added": [int(count + r in added) for r in computed],
         "whole": [arrays[p] for p in _read_by_condition(loop)],
         "arrays": [len(arrays)],
         "iterations": [_MANY if most is None else most],
         "has_condition": [int(loop.condition is not None)],
         "threads": [_num_threads()],
     }
-    text = "\n".join(" ".join([name, *map(str, words)]) for name, words in values.items())
+    text = "\n".join(" ".join([name, *map(str, words)]) for name, words in lines.items())
     return _library.lanes_of(graph.SerializeToString(), text)
 
 

@@ -59,9 +59,11 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   body.parameters = loop.Words("parameters");
   body.results = loop.Words("results");
   const std::vector<int64_t> stays = loop.Numbers("stays"), inputs = loop.Numbers("inputs"),
-                             outputs = loop.Numbers("outputs"), added = loop.Numbers("added");
+                             outputs = loop.Numbers("outputs"), kept = loop.Numbers("kept"),
+                             added = loop.Numbers("added");
   if (stays.size() != body.parameters.size() || inputs.size() != body.parameters.size() ||
-      outputs.size() != body.results.size() || added.size() != body.results.size()) {
+      outputs.size() != body.results.size() || kept.size() != body.results.size() ||
+      added.size() != body.results.size()) {
     return InvalidArgument("numbers of parameters or results that do not fit");
   }
   body.stays.assign(stays.begin(), stays.end());
@@ -91,7 +93,7 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   }
   for (const int result : lowered.outputs) {
     TF_ASSIGN_OR_RETURN(plan.outputs.emplace_back(), array_of(outputs[result]));
-    plan.uses.push_back(added[result] != 0 ? LoopPlan::Use::kAdded : LoopPlan::Use::kValue);
+    plan.uses.push_back(kept[result] != 0 ? LoopPlan::Use::kValue : LoopPlan::Use::kAdded);
   }
   for (const int64_t whole : loop.Numbers("whole")) {
     TF_ASSIGN_OR_RETURN(const int array, array_of(whole));
@@ -115,8 +117,8 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   }
   const Lanes& lanes = found.lanes[0];
   bool adds_lanes = false;
-  for (size_t o = 0; o < plan.outputs.size(); ++o) {
-    adds_lanes |= lanes.is_sum[o] && plan.uses[o] == LoopPlan::Use::kAdded;
+  for (size_t o = 0; o < lowered.outputs.size(); ++o) {
+    adds_lanes |= lanes.is_sum[o] && added[lowered.outputs[o]] != 0;
   }
   const int64_t iterations =
       IterationsOfGroups(0, loop.Number("iterations"), loop.Number("has_condition") != 0);

@@ -14,7 +14,8 @@ namespace tf_ti {
 //   results      the names of the tensors that are the body's results
 //   inputs       the array of each parameter, see LoopPlan
 //   outputs      the array of each result
-//   added        1 for each result that the loop only adds up, or 0
+//   kept         1 for each result that the loop writes, or keeps for the next iteration, or 0
+//   added        1 for each result that the loop adds up, or 0
 //   whole        the arrays of which an iteration needs all
 //   arrays       the number of arrays
 //   iterations   the most iterations; a large number where that is not known
