@@ -82,7 +82,7 @@ def test_explanations_tell_the_groups_that_run(run_python, tmp_path):
     result = run_python(TOLD, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]
     lines = [line.split(": ") for line in result.stdout.splitlines()]
-    assert len(lines) == 15
+    assert len(lines) == 16
     for name, count, told in lines:
         assert int(count) == sum(map(int, re.findall(r"in (\d+) groups", told))), (name, told)
         assert ("along dimension" in told) == (name not in NO_LANES), (name, told)

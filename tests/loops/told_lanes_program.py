@@ -102,6 +102,10 @@ CASES = {
         lambda h, xs: tf_ti.scan(lambda h, x: (tf.tanh(h + x), None), h, xs),
         [draw(256, 128), draw(9, 256, 128)],
     ),
+    "a sum that nobody reads": (
+        lambda h, xs: tf_ti.scan(lambda h, x: (tf.tanh(h + x), tf.reduce_sum(h, 0)), h, xs)[0],
+        [draw(64, 32), draw(T, 64, 32)],
+    ),
     "rolled rows": (
         lambda h, xs: tf_ti.scan(lambda h, x: (tf.roll(tf.roll(h, 1, 0), 1, 1) + x, None), h, xs),
         [draw(64, 32), draw(T, 64, 32)],

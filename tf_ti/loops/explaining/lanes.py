@@ -9,6 +9,7 @@ import tensorflow as tf
 from tf_ti import _library
 from tf_ti.loops.explaining import memory as _memory
 from tf_ti.loops.passes.step import Mention, Note
+from tf_ti.loops.spec import Output
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
@@ -145,7 +146,7 @@ def _tell(loop: TracedLoop, values: _Values) -> list[str]:
     ]
     kept = {values.results[r] for r, _ in spec.back_edges}
     added: set[int] = set()
-    for output in spec.outputs:
+    for output in _read_outputs(loop):
         if output.source >= 0:
             (added if output.mode == "sum" else kept).add(values.results[output.source])
     computed = values.computed()
@@ -166,6 +167,20 @@ def _tell(loop: TracedLoop, values: _Values) -> list[str]:
     }
     text = "\n".join(" ".join([name, *map(str, words)]) for name, words in lines.items())
     return _library.lanes_of(graph.SerializeToString(), text)
+
+
+def _read_outputs(loop: TracedLoop) -> Iterator[Output]:
+    """The outputs that the graph around a loop reads. A call makes no others."""
+    assert loop.op is not None  # it is in a graph
+    graph = loop.op.graph
+    needed = _graphs.needed_operations(
+        [], graph.outputs, graph.control_outputs, reads=lambda op: op.inputs
+    )
+    read = {t.ref() for op in needed for t in op.inputs}
+    read |= {t.ref() for t in graph.outputs}
+    for output, tensor in zip(loop.spec.outputs, loop.outputs):
+        if tensor.ref() in read:
+            yield output
 
 
 def _read_by_condition(loop: TracedLoop) -> Iterator[int]:
