@@ -352,6 +352,16 @@ BODIES = {
         [XS],
         ["no lanes: the loop goes on with what it makes of all of dimension 0 of init: Max"],
     ),
+    "a constant that the body returns": (
+        scan(lambda h, x: (h * 2.0, tf.ones([2]) * 3.0), tf.zeros([3])),
+        [XS],
+        ["one program of 1 operation", "the body returns a constant as ys", "outside of the loop"],
+    ),
+    "operations of constants": (
+        scan(lambda h, x: (tf.tanh(h @ tf.linalg.inv(tf.eye(3)) + x) - h, None), tf.zeros([B, N])),
+        [XS],
+        ["runs as one program of 4 operations", "lanes: 2 along dimension 0 of init, all at once"],
+    ),
     "rows of a constant": (
         lambda xs: tf_ti.scan(
             lambda h, x: (h * tf.constant([1.0, 2.0, 3.0]) * x, None), tf.zeros([3]), xs

@@ -59,6 +59,17 @@ def twice(h, x):
     return h, h
 
 
+def product_of_sums(h, xs, b):
+    def f(h, x, b):
+        y = tf.tanh(h * b + x)
+        return y - tf.reduce_prod(1 + y, 0) * 0.01, None
+
+    with tf.GradientTape() as tape:
+        tape.watch(b)
+        loss = tf.reduce_sum(with_weights(f, h, xs, b)[0] ** 2)
+    return tape.gradient(loss, b)
+
+
 CASES = {
     "rows": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(64, 32), draw(T, 64, 32)]),
     "few rows": (lambda h, xs: tf_ti.scan(decay, h, xs), [draw(5, 200), draw(T, 5, 200)]),
@@ -104,6 +115,39 @@ CASES = {
     ),
     "a sum that nobody reads": (
         lambda h, xs: tf_ti.scan(lambda h, x: (tf.tanh(h + x), tf.reduce_sum(h, 0)), h, xs)[0],
+        [draw(64, 32), draw(T, 64, 32)],
+    ),
+    "a factor of constants": (
+        lambda h, xs: tf_ti.scan(lambda h, x: (tf.tanh(h @ tf.eye(32) + x) - h, None), h, xs),
+        [draw(64, 32), draw(T, 64, 32)],
+    ),
+    "half of a factor of constants": (
+        lambda h, xs: tf_ti.scan(
+            lambda h, x: (tf.tanh(h @ tf.split(tf.eye(64)[:32], 2, 1)[0] + x) - h, None), h, xs
+        ),
+        [draw(64, 32), draw(T, 64, 32)],
+    ),
+    "a factor that adds constants up": (
+        lambda h, xs: tf_ti.scan(
+            lambda h, x: (tf.tanh(h @ tf.cumsum(tf.ones([32, 32])) + x) - h, None), h, xs
+        ),
+        [draw(64, 32), draw(T, 64, 32)],
+    ),
+    "a row of constants": (
+        lambda h, xs: tf_ti.scan(
+            lambda h, x: (tf.tanh(h * tf.gather(tf.eye(32), [1, 3])[0] + x), None), h, xs
+        ),
+        [draw(64, 32), draw(T, 64, 32)],
+    ),
+    "a column of constants": (
+        lambda h, xs: tf_ti.scan(
+            lambda h, x: (tf.tanh(h * tf.zeros([32, 32])[:, :1] + x), None), h, xs
+        ),
+        [draw(32, 64), draw(T, 32, 64)],
+    ),
+    "a gradient of products": (product_of_sums, [draw(64, 32), draw(T, 64, 32), draw(32)]),
+    "a constant as a result": (
+        lambda h, xs: tf_ti.scan(lambda h, x: (tf.tanh(h + x), tf.zeros([3])), h, xs),
         [draw(64, 32), draw(T, 64, 32)],
     ),
     "rolled rows": (

@@ -3,11 +3,13 @@
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from tf_ti import _library
+from tf_ti import _library, _tf
 from tf_ti.loops.explaining import memory as _memory
+from tf_ti.loops.passes import programs as _programs
 from tf_ti.loops.passes.step import Mention, Note
 from tf_ti.loops.spec import Output
 from tf_ti.loops.traced import TracedLoop
@@ -29,11 +31,13 @@ _TEXTS = {
     "written": "the loop writes out what it makes of all of {axis}",
     "places": "its zeros depend on their places along {axis}",
     "repeated": "it pairs {axis} with another dimension",
+    "constant_result": "the body returns a constant as {array}",
 }
 _CURES = {
     "whole": "Let the condition read a state of one value, or let a number of iterations end the "
     "loop.",
     "constant": "Make it a tensor before the loop, or give it to the loop as an input.",
+    "constant_result": "Make the constant outside of the loop.",
 }
 
 
@@ -56,6 +60,9 @@ def find(loop: TracedLoop) -> Lanes:
     """The lanes of a loop whose operations programs run, as far as their types tell."""
     if not all(t.shape.is_fully_defined() for t in loop.body.inputs):
         return Lanes(UNKNOWN)
+    constants = tuple(_constant_results(loop))
+    if constants:
+        return Lanes(obstacles=constants[:_MOST_OBSTACLES])
     values = _Values.of(loop)
     arrays = values.arrays
     lines = [line.split(" ") for line in _tell(loop, values)]
@@ -74,6 +81,16 @@ def find(loop: TracedLoop) -> Lanes:
     of_states = [words for words in obstacles if int(words[2]) in states]
     found = dict.fromkeys(_notes(loop, arrays, of_states or obstacles))
     return Lanes(obstacles=tuple(found)[:_MOST_OBSTACLES])
+
+
+def _constant_results(loop: TracedLoop) -> Iterator[Note]:
+    """Notes of results for which the body has no program, as they are constants."""
+    folded = _programs.of_constants(loop.body)
+    for r, tensor in enumerate(loop.body.outputs):
+        if _source(tensor).op in folded:
+            label = _label(loop, len(loop.body.inputs) + r)
+            text = _TEXTS["constant_result"].format(array=label)
+            yield Note("lanes", text, False, cure=_CURES["constant_result"])
 
 
 def _is_limit(words: Sequence[str]) -> bool:
@@ -134,11 +151,6 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 def _tell(loop: TracedLoop, values: _Values) -> list[str]:
     body, spec, arrays = loop.body, loop.spec, values.arrays
     count = len(body.inputs)
-    graph = body.as_graph_def(add_shapes=True)
-    shapes = {t.op.name: t.shape for t in body.inputs}
-    for node in graph.node:
-        if node.name in shapes:
-            node.attr["shape"].shape.CopyFrom(shapes[node.name].as_proto())
     states = {p for _, p in spec.back_edges}
     stays = [
         i < len(spec.inputs) and i not in states and spec.inputs[i].mode == "value"
@@ -166,7 +178,37 @@ def _tell(loop: TracedLoop, values: _Values) -> list[str]:
         "threads": [_num_threads()],
     }
     text = "\n".join(" ".join([name, *map(str, words)]) for name, words in lines.items())
-    return _library.lanes_of(graph.SerializeToString(), text)
+    return _library.lanes_of(_graph_of(body).SerializeToString(), text)
+
+
+def _graph_of(body: _tf.FuncGraph) -> Any:
+    """The GraphDef of a body, with constants in place of operations that read constants alone."""
+    graph = body.as_graph_def(add_shapes=True)
+    nodes = {node.name: node for node in graph.node}
+    for tensor in body.inputs:
+        nodes[tensor.op.name].attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+    folded = _programs.of_constants(body)
+    for op in body.get_operations():
+        if op in folded:
+            continue
+        for i, tensor in enumerate(op.inputs):
+            if tensor.op in folded and tensor.op.type != "Const":
+                nodes[op.name].input[i] = _folded(tensor, graph, nodes)
+    return graph
+
+
+def _folded(tensor: tf.Tensor, graph: Any, nodes: dict[str, Any]) -> str:
+    """The name of a constant that has a tensor's value."""
+    name = f"{tensor.op.name}/folded_{tensor.value_index}"
+    if name not in nodes:
+        with tensor.graph.as_default():
+            value = _tf.static_value(tensor)
+        if value is None:
+            return tensor.name
+        nodes[name] = node = graph.node.add(name=name, op="Const")
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tensor.dtype))
+    return name
 
 
 def _read_outputs(loop: TracedLoop) -> Iterator[Output]:

@@ -84,16 +84,11 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
     return static_cast<int>(array);
   };
   for (const int parameter : lowered.inputs) {
-    if (parameter >= 0) {
-      TF_ASSIGN_OR_RETURN(plan.inputs.emplace_back(), array_of(inputs[parameter]));
-    } else {  // TensorFlow makes it a constant, whose lanes are hardly alike
-      plan.inputs.push_back(static_cast<int>(plan.is_whole.size()));
-      plan.is_whole.push_back(true);
-    }
+    TF_ASSIGN_OR_RETURN(plan.inputs.emplace_back(), array_of(inputs[parameter]));
   }
-  for (const int result : lowered.outputs) {
-    TF_ASSIGN_OR_RETURN(plan.outputs.emplace_back(), array_of(outputs[result]));
-    plan.uses.push_back(kept[result] != 0 ? LoopPlan::Use::kValue : LoopPlan::Use::kAdded);
+  for (size_t r = 0; r < outputs.size(); ++r) {
+    TF_ASSIGN_OR_RETURN(plan.outputs.emplace_back(), array_of(outputs[r]));
+    plan.uses.push_back(kept[r] != 0 ? LoopPlan::Use::kValue : LoopPlan::Use::kAdded);
   }
   for (const int64_t whole : loop.Numbers("whole")) {
     TF_ASSIGN_OR_RETURN(const int array, array_of(whole));
@@ -117,9 +112,7 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   }
   const Lanes& lanes = found.lanes[0];
   bool adds_lanes = false;
-  for (size_t o = 0; o < lowered.outputs.size(); ++o) {
-    adds_lanes |= lanes.is_sum[o] && added[lowered.outputs[o]] != 0;
-  }
+  for (size_t r = 0; r < added.size(); ++r) adds_lanes |= lanes.is_sum[r] && added[r] != 0;
   const int64_t iterations =
       IterationsOfGroups(0, loop.Number("iterations"), loop.Number("has_condition") != 0);
   int64_t lanes_of_group = LanesInEnvironment();
