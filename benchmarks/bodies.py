@@ -7,6 +7,7 @@ the difference of two such calls, one of half the length, divided by that of the
 import contextlib
 import dataclasses
 import importlib
+import itertools
 import os
 import statistics
 import time
@@ -220,7 +221,7 @@ def _tables(kind: Kind, repeats: int, burst: float) -> Iterator[harness.Table]:
 
 
 def _add_goals(table: harness.Table, kind: Kind) -> None:
-    best = [min(pair) for pair in zip(table.rows[OURS_ON_XLA], table.rows[WHILE_ON_XLA])]
+    best = fastest_on_xla(table)
     for what, others, limit in (
         ("the faster of both that XLA compiles", best, kind.of_xla),
         (WHILE, table.rows[WHILE], kind.of_while),
@@ -240,6 +241,12 @@ def _add_goals(table: harness.Table, kind: Kind) -> None:
         what = f"{OURS} / {what}, at ({worst}), the worst of {len(long)}"
         table.goals.append(harness.Goal(what, long[worst], WORST_OF_LONG))
     table.add_goal(OURS, WHILE, 1.0)
+
+
+def fastest_on_xla(table: harness.Table, suffix: str = "") -> list[float]:
+    """By column, the lesser figure of both loops that XLA compiles. One of them may have none."""
+    rows = [table.rows.get(row + suffix, []) for row in (OURS_ON_XLA, WHILE_ON_XLA)]
+    return [min(filter(None, figures)) for figures in itertools.zip_longest(*rows)]
 
 
 def make_cases(

@@ -18,7 +18,8 @@ from benchmarks import bodies, harness
 from benchmarks.bodies import FORWARD, JAX, KERNELS, OURS, OURS_ON_XLA, WHILE_ON_XLA, WITH_GRADIENT
 from benchmarks.loop_bodies import BODIES
 
-ONE, TWO = f"{OURS}, 1 thread", f"{OURS}, 2 threads"
+ON_TWO = ", 2 threads"
+ONE, TWO = f"{OURS}, 1 thread", f"{OURS}{ON_TWO}"
 UNDIVIDED = f"{TWO}, TF_TI_LANES=0"
 # For each process: its threads, its environment, and the ways of bodies.py that it runs.
 PROCESSES = {
@@ -61,7 +62,8 @@ def _tables(
         for row, worker in workers.items():
             for way in worker.prepare(kind, name, times):
                 for part in ("whole", "half"):
-                    calls[row if way == OURS else way, part] = (worker, f"{way}, {part}")
+                    label = row if way == OURS else f"{way}{ON_TWO}"
+                    calls[label, part] = (worker, f"{way}, {part}")
         counts = {row: worker.count(call, burst) for row, (worker, call) in calls.items()}
         seconds = {row: [] for row in calls}
         for _ in range(repeats):
@@ -84,10 +86,8 @@ def _add_goals(whole: harness.Table, alone: harness.Table, of_xla: float) -> Non
     long = [column for column, one in zip(alone.columns, alone.rows[ONE]) if one and one >= LONG]
     alone.add_goal(TWO, ONE, OF_ONE, columns=long)
     alone.add_goal(TWO, ONE, WORST_OF_ONE)
-    quotients = []
-    for column in range(len(whole.columns)):
-        others = (whole.rows[row][column] for row in (OURS_ON_XLA, WHILE_ON_XLA))
-        quotients.append(whole.rows[TWO][column] / min(us for us in others if us))
+    fastest = bodies.fastest_on_xla(whole, ON_TWO)
+    quotients = [ours / other for ours, other in zip(whole.rows[TWO], fastest)]
     what = f"{TWO} / the faster of both that XLA compiles, geometric mean"
     whole.goals.append(harness.Goal(what, statistics.geometric_mean(quotients), of_xla))
 

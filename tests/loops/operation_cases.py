@@ -185,8 +185,8 @@ def _reduction(name: str, dtype: tf.DType, rng: np.random.Generator) -> Iterator
         more += [(array, axes) for axes in (0, -1, [0, 1, 2])]
     for number, (shape, axes) in enumerate(cases + more):
         x = numbers(rng, dtype, *shape, special=name in ("Max", "Min"))
-        if name == "Prod" and dtype in REALS:  # The products are finite.
-            x = x / 2
+        if name == "Prod" and dtype in REALS:  # The products are not far from 1 or -1.
+            x = tf.sign(x) * 2.0 ** (x / 16)
         for each in options:
             yield Case(
                 lambda x, axes=axes, each=each: _call(name, x, axes, **each),
@@ -265,6 +265,11 @@ def _image(x: tf.Tensor) -> tf.Tensor:
     return x[None, :, :, None]
 
 
+def _one_or_two(x: tf.Tensor) -> tf.Tensor:
+    """An integer by the sign of a number."""
+    return tf.where(x > 0.0, 2, 1)
+
+
 def _color(x: tf.Tensor) -> tf.Tensor:
     """Numbers from 0 to 1."""
     return tf.minimum(tf.abs(x) * 0.125, 1.0)
@@ -309,7 +314,7 @@ EXAMPLES: dict[str, list[tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
         (lambda x: tf.where(x[0, 0] > 0.0, x, _constant(x, 3, 4)), ((3, 4),)),
     ],
     "All": [
-        (lambda x: tf.reduce_all(x > 0.0), ((3, 4),)),
+        (lambda x: tf.reduce_all(x > 0.0, 1), ((12, 2),)),
     ],
     "Any": [
         (lambda x: tf.reduce_any(x > 0.0, 0), ((3, 4),)),
@@ -350,7 +355,11 @@ EXAMPLES: dict[str, list[tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
         (lambda x: x[None] @ _constant(x, 2, 4, 4), ((3, 4),)),
     ],
     "BroadcastGradientArgs": [
-        (lambda x: RAW.BroadcastGradientArgs(s0=tf.shape(x), s1=[1, 4]), ((3, 4),))
+        (lambda x: RAW.BroadcastGradientArgs(s0=tf.shape(x), s1=[1, 4]), ((3, 4),)),
+        (
+            lambda x: RAW.BroadcastGradientArgs(s0=[_one_or_two(x), _one_or_two(-x)], s1=[2, 2]),
+            ((),),
+        ),
     ],
     "BroadcastTo": [
         (lambda x: tf.broadcast_to(x, [2, 3, 4]), ((3, 1),)),
@@ -360,7 +369,11 @@ EXAMPLES: dict[str, list[tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
     ],
     "CheckNumerics": [(lambda x: RAW.CheckNumerics(tensor=x, message="m"), ((3, 4),))],
     "ConcatOffset": [
-        (lambda x: RAW.ConcatOffset(concat_dim=0, shape=[tf.shape(x), [2, 4]]), ((3, 4),))
+        (lambda x: RAW.ConcatOffset(concat_dim=0, shape=[tf.shape(x), [2, 4]]), ((3, 4),)),
+        (
+            lambda x: RAW.ConcatOffset(concat_dim=0, shape=[[_one_or_two(x), 4], [2, 4]]),
+            ((),),
+        ),
     ],
     "ConcatV2": [
         (lambda x, y: tf.concat([x, y], -1), ((3, 4), (3, 2))),
@@ -412,7 +425,10 @@ EXAMPLES: dict[str, list[tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
         (lambda x: tf.gather(x, [[0, 1], [3, 3]]) * 2, ((4, 6),)),
     ],
     "IdentityN": [(lambda x, y: tf.identity_n([x, y]), ((3, 4), (2,)))],
-    "InvertPermutation": [(lambda x: tf.math.invert_permutation([2, 0, 1]), ((1,),))],
+    "InvertPermutation": [
+        (lambda x: tf.math.invert_permutation([2, 0, 1]), ((1,),)),
+        (lambda x: tf.math.invert_permutation(tf.argsort(x)), ((5,),)),
+    ],
     "MatMul": [
         (lambda x: x @ _constant(x, 4, 4), ((3, 4),)),
         (lambda x: tf.matmul(x, _constant(x, 3, 4), transpose_a=True), ((3, 4),)),

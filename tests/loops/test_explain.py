@@ -342,6 +342,26 @@ BODIES = {
         [XS],
         ["no lanes: the loop goes on with what it makes of all of dimension 0 of init: Max"],
     ),
+    "a maximum that is written": (
+        scan(lambda h, x: (h * 2.0, tf.reduce_max(h)), tf.zeros([3])),
+        [XS],
+        ["no lanes: the loop writes out what it makes of all of dimension 0 of init: Max"],
+    ),
+    "a maximum beside a sum that is written": (
+        scan(lambda h, x: (h - tf.reduce_max(h), tf.reduce_sum(h)), tf.zeros([3])),
+        [XS],
+        ["no lanes: the loop goes on with what it makes of all of dimension 0 of init: Max"],
+    ),
+    "a constant that the body returns": (
+        scan(lambda h, x: (h * 2.0, tf.ones([2]) * 3.0), tf.zeros([3])),
+        [XS],
+        ["one program of 1 operation", "the body returns a constant as ys", "outside of the loop"],
+    ),
+    "operations of constants": (
+        scan(lambda h, x: (tf.tanh(h @ tf.linalg.inv(tf.eye(3)) + x) - h, None), tf.zeros([B, N])),
+        [XS],
+        ["runs as one program of 4 operations", "lanes: 2 along dimension 0 of init, all at once"],
+    ),
     "rows of a constant": (
         lambda xs: tf_ti.scan(
             lambda h, x: (h * tf.constant([1.0, 2.0, 3.0]) * x, None), tf.zeros([3]), xs
@@ -435,6 +455,25 @@ def test_nothing_runs():
 
     assert len(tf_ti.explain(function, XS).loops) == 1
     assert not ran
+
+
+@pytest.mark.needs_programs
+def test_groups_are_a_guess_where_a_limit_is_not_known(monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
+
+    def call(h, limit):
+        return tf_ti.while_loop(
+            lambda t, h: t < 9.0,
+            lambda t, h: (t + 1.0, tf.tanh(h)),
+            (0.0, h),
+            maximum_iterations=limit,
+        )
+
+    h, unknown = tf.TensorSpec([256, 128]), tf.TensorSpec([], tf.int32)
+    lanes = [tf_ti.explain(call, h, limit).loops[0].lanes for limit in (None, 100, unknown, 5)]
+    told = "256 along dimension 0 of loop_vars[1], "
+    groups = f"{told}in 6 groups"
+    assert lanes == [groups, groups, f"{groups} if the loop is long", f"{told}all at once"]
 
 
 def test_functions_of_all_kinds():

@@ -68,6 +68,16 @@ struct Axis {
   int node;
 };
 
+// A class of axes along which a step reduces, and the origin of the step. A set has each class
+// once, with the first origin.
+struct Reduction {
+  int node;
+  int origin = -1;
+  bool operator<(const Reduction& other) const { return node < other.node; }
+  bool operator==(const Reduction& other) const { return node == other.node; }
+};
+using Reductions = std::set<Reduction>;
+
 // Joins axes into classes: an element of an axis goes with the elements of the same number of all
 // axes of the class. A class whose elements some step mixes is marked; the others are lanes.
 class LaneFinder {
@@ -364,31 +374,28 @@ class LaneFinder {
   }
 
   // The classes of the axes that a step reduces.
-  std::set<int> ReducedBy(const Step& step) {
-    std::set<int> classes;
+  Reductions ReducedBy(const Step& step) {
+    Reductions classes;
     for (const StepLoop& loop : LoopsOfStep(step)) {
       if (!loop.is_reduced) continue;
       for (const auto& [k, d] : loop.operands) {
-        for (const Axis& axis : AxesAlong(step.views[k], d)) classes.insert(ClassOf(axis));
+        for (const Axis& axis : AxesAlong(step.views[k], d)) {
+          classes.insert({ClassOf(axis), step.origin});
+        }
       }
     }
     return classes;
   }
 
   // Marks classes that the sums, or the reductions, of some steps mix.
-  void MarkReducedClasses(const std::set<int>& classes) {
-    for (const int node : classes) {
-      const auto first = first_reduction_.find(Root(node));
-      MarkClass(node, {Kind::kReduced, first == first_reduction_.end() ? -1 : first->second});
-    }
+  void MarkReducedClasses(const Reductions& classes) {
+    for (const auto& [node, origin] : classes) MarkClass(node, {Kind::kReduced, origin});
   }
 
   void MarkReduced(const Step& step) {
-    const std::set<int> reduced = ReducedBy(step);
-    for (const int node : reduced) first_reduction_.emplace(node, step.origin);
     const Operation operation = step.operation;
     const bool may_be_sum = operation == Operation::kSum || operation == Operation::kMatMul;
-    if (!may_be_sum && operation != Operation::kAny) MarkReducedClasses(reduced);
+    if (!may_be_sum && operation != Operation::kAny) MarkReducedClasses(ReducedBy(step));
     if (!DependsOnPlaces(step)) return;
     for (const Axis& axis : ArrayOf(step.views[0]).axes) {
       MarkClass(axis.node, {Kind::kPlaces, step.origin});
@@ -447,7 +454,7 @@ class LaneFinder {
         has_zeros_[result] = !is_written[result];
         continue;
       }
-      std::set<int> sums, failures, bad;
+      Reductions sums, failures, bad;
       FindSums(step, &sums, &failures, &bad);
       if (is_written[result]) {
         AddDifference(sums, sums_[result], &bad);
@@ -455,7 +462,10 @@ class LaneFinder {
       }
       for (const Axis& axis : arrays_[result].axes) {
         const int node = ClassOf(axis);
-        if (sums.count(node) + failures.count(node) > 0) bad.insert(node);
+        for (const Reductions* all : {&sums, &failures}) {
+          const auto found = all->find({node});
+          if (found != all->end()) bad.insert(*found);
+        }
       }
       MarkReducedClasses(bad);
       is_written[result] = true;
@@ -469,23 +479,22 @@ class LaneFinder {
     return std::count_if(marks_.begin(), marks_.end(), [](const auto& mark) { return !!mark; });
   }
 
-  std::set<int> UnmarkedOf(const std::set<int>& classes) const {
-    std::set<int> unmarked;
-    for (const int node : classes) {
-      if (!IsMarked(node)) unmarked.insert(node);
+  Reductions UnmarkedOf(const Reductions& classes) const {
+    Reductions unmarked;
+    for (const Reduction& each : classes) {
+      if (!IsMarked(each.node)) unmarked.insert(each);
     }
     return unmarked;
   }
 
-  static void AddDifference(const std::set<int>& a, const std::set<int>& b, std::set<int>* all) {
+  static void AddDifference(const Reductions& a, const Reductions& b, Reductions* all) {
     std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(),
                                   std::inserter(*all, all->end()));
   }
 
   // Finds the classes over which a step's result is a sum, the classes of which the result tells a
   // failure, and the classes whose sums or failures the step uses in another way.
-  void FindSums(const Step& step, std::set<int>* sums, std::set<int>* failures,
-                std::set<int>* bad) {
+  void FindSums(const Step& step, Reductions* sums, Reductions* failures, Reductions* bad) {
     const Operation operation = step.operation;
     const bool adds = operation == Operation::kAdd;
     const bool keeps_sums = operation == Operation::kCopy || operation == Operation::kNeg || adds ||
@@ -529,7 +538,7 @@ class LaneFinder {
         lanes.array_strides.push_back(stride_of(arrays_[a]));
       }
       for (const int array : plan_.outputs) {
-        lanes.is_sum.push_back(sums_[array].count(node) + failures_[array].count(node) > 0);
+        lanes.is_sum.push_back(sums_[array].count({node}) + failures_[array].count({node}) > 0);
       }
       for (size_t s = 0; s < steps_.size(); ++s) {
         const Step& step = steps_[s];
@@ -593,10 +602,9 @@ class LaneFinder {
   std::vector<Array> arrays_;
   std::vector<int> parents_;                    // of the nodes of classes
   std::vector<std::optional<Obstacle>> marks_;  // by node, of the classes' roots
-  std::map<int, int> first_reduction_;          // by class, the origin of a step that reduces it
-  std::vector<std::set<int>> sums_;             // by array, the classes over which it is a sum
+  std::vector<Reductions> sums_;                // by array, the classes over which it is a sum
   std::vector<bool> has_zeros_;                 // by array: true if it has nothing else so far
-  std::vector<std::set<int>> failures_;         // by array, the classes of which it tells a failure
+  std::vector<Reductions> failures_;            // by array, the classes of which it tells a failure
 };
 
 }  // namespace

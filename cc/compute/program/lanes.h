@@ -6,6 +6,7 @@
 #ifndef TF_TI_CC_COMPUTE_PROGRAM_LANES_H_
 #define TF_TI_CC_COMPUTE_PROGRAM_LANES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -78,6 +79,13 @@ struct FoundLanes {
 };
 
 FoundLanes FindLanes(const ProgramSteps& given, const LoopPlan& plan);
+
+// The iterations that groups of lanes are expected to run, of those from `begin` to before `end`.
+// The first iteration does not count: all lanes run it at once in the first call of a shape.
+inline int64_t IterationsOfGroups(int64_t begin, int64_t end, bool has_condition) {
+  const int64_t rest = end - std::max<int64_t>(begin, 1);
+  return has_condition ? std::min(rest, kExpectedIterations) : rest;
+}
 
 // The lanes of each group but the last one, or all lanes where no groups are worth it. With
 // `num_threads` 0 the number follows from the loop alone.

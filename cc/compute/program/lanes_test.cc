@@ -498,6 +498,14 @@ TEST(Lanes, ObstaclesTellWhatIsInTheWayOfEachAxis) {
        },
        Kind::kReduced, kThis, 16},
       {[](Loop* loop, const View& h) {
+         loop->builder.set_origin(kOther);
+         loop->Write(*loop->builder.Reduce(Operation::kSum, h, 0, kFloat));
+         loop->builder.set_origin(kThis);
+         const View most = *loop->builder.Reduce(Operation::kMax, h, 0, kFloat);
+         return *loop->builder.Apply(Operation::kSub, {h, most});
+       },
+       Kind::kReduced, kThis, 16},
+      {[](Loop* loop, const View& h) {
          loop->SetWhole(0);
          return *loop->builder.Apply(Operation::kExp, {h});
        },
@@ -671,6 +679,15 @@ TEST(Lanes, GroupsHaveWholeCacheLinesAndShareTheWork) {
   EXPECT_EQ(LanesOfGroup(LanesOf(1024, 4, 10e3), 4, 100, 0), 128);
   // Few lanes need no whole lines.
   EXPECT_EQ(LanesOfGroup(LanesOf(8, 4, 10e3), 4, 100, 2), 2);
+}
+
+TEST(Lanes, TheFirstIterationDoesNotCountForGroups) {
+  EXPECT_EQ(IterationsOfGroups(0, 9, /*has_condition=*/false), 8);
+  EXPECT_EQ(IterationsOfGroups(1, 9, /*has_condition=*/false), 8);
+  EXPECT_EQ(IterationsOfGroups(4, 9, /*has_condition=*/false), 5);
+  EXPECT_EQ(IterationsOfGroups(0, 1, /*has_condition=*/true), 0);
+  EXPECT_EQ(IterationsOfGroups(0, 9, /*has_condition=*/true), 8);
+  EXPECT_EQ(IterationsOfGroups(0, 1000, /*has_condition=*/true), kExpectedIterations);
 }
 
 TEST(Lanes, NoGroupsWhereTheyAreNotWorthIt) {

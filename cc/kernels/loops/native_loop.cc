@@ -213,10 +213,7 @@ LoopPlan NativeLoop::PlanOfLanes(const std::vector<int>& arrays) const {
 // Tells how groups run iterations in less time than all lanes at once, if they do.
 std::optional<NativeLoop::Division> NativeLoop::Divide(int64_t begin, int64_t end) const {
   const int64_t given = LanesInEnvironment();
-  // The first iteration does not count: it may have run already.
-  const int64_t rest = end - std::max<int64_t>(begin, 1);
-  const int64_t iterations =
-      plan_.condition.has_value() ? std::min(rest, kExpectedIterations) : rest;
+  const int64_t iterations = IterationsOfGroups(begin, end, plan_.condition.has_value());
   const Program& program = plan_.body.run->program();
   // Saves the look at lanes where LanesOfGroup would have no groups.
   constexpr double kLeast = 60e3;  // nanoseconds

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops.passes import batching as _batching, programs as _programs
+from tf_ti.loops.passes import programs as _programs
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
@@ -15,9 +15,7 @@ _WHERE = "where kernels take longer than it takes to wake a thread"
 def lines(loop: TracedLoop) -> list[str]:
     """What is said of a loop."""
     operations = [
-        op
-        for op in _batching.computing(loop.body.get_operations())
-        if _programs.refusal(op) is not None
+        op for op in _programs.in_each_iteration(loop.body) if _programs.refusal(op) is not None
     ]
     if not loop.spec.fuse or not operations or not _programs.are_there():
         return []

@@ -3,32 +3,41 @@
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from tf_ti import _library
+from tf_ti import _library, _tf
 from tf_ti.loops.explaining import memory as _memory
+from tf_ti.loops.passes import programs as _programs
 from tf_ti.loops.passes.step import Mention, Note
+from tf_ti.loops.spec import Output
 from tf_ti.loops.traced import TracedLoop
+from tf_ti.loops.tracing import graphs as _graphs
 
 UNKNOWN = "depend on shapes that are not known before a call"
 UNTOLD = "are not known before a call"
 # The iterations of a loop that runs for an extent that is not known.
 _MANY = 2**30
 _MOST_OBSTACLES = 3
+# Operations that no kernel runs: see IsIdentity in cc/kernels/loops/schedule.h.
+_COPIES = {"Identity", "PreventGradient", "Snapshot", "StopGradient"}
 _TEXTS = {
     "several_sizes": "values of several types or shapes become {array}",
     "whole": "the condition reads all of {array}",
     "constant": "a constant is not the same along {axis}",
     "parts": "it takes, moves or joins parts of {axis}",
     "reduced": "the loop goes on with what it makes of all of {axis}",
+    "written": "the loop writes out what it makes of all of {axis}",
     "places": "its zeros depend on their places along {axis}",
     "repeated": "it pairs {axis} with another dimension",
+    "constant_result": "the body returns a constant as {array}",
 }
 _CURES = {
     "whole": "Let the condition read a state of one value, or let a number of iterations end the "
     "loop.",
     "constant": "Make it a tensor before the loop, or give it to the loop as an input.",
+    "constant_result": "Make the constant outside of the loop.",
 }
 
 
@@ -51,8 +60,12 @@ def find(loop: TracedLoop) -> Lanes:
     """The lanes of a loop whose operations programs run, as far as their types tell."""
     if not all(t.shape.is_fully_defined() for t in loop.body.inputs):
         return Lanes(UNKNOWN)
-    arrays = _arrays(loop)
-    lines = [line.split(" ") for line in _tell(loop, arrays)]
+    constants = tuple(_constant_results(loop))
+    if constants:
+        return Lanes(obstacles=constants[:_MOST_OBSTACLES])
+    values = _Values.of(loop)
+    arrays = values.arrays
+    lines = [line.split(" ") for line in _tell(loop, values)]
     kernels = [words for kind, *words in lines if kind == "kernel"]
     # The graph that runs has no conditionals and no calls of functions where programs run them, and
     # integers may be known by then.
@@ -70,6 +83,16 @@ def find(loop: TracedLoop) -> Lanes:
     return Lanes(obstacles=tuple(found)[:_MOST_OBSTACLES])
 
 
+def _constant_results(loop: TracedLoop) -> Iterator[Note]:
+    """Notes of results for which the body has no program, as they are constants."""
+    folded = _programs.of_constants(loop.body)
+    for r, tensor in enumerate(loop.body.outputs):
+        if _source(tensor).op in folded:
+            label = _label(loop, len(loop.body.inputs) + r)
+            text = _TEXTS["constant_result"].format(array=label)
+            yield Note("lanes", text, False, cure=_CURES["constant_result"])
+
+
 def _is_limit(words: Sequence[str]) -> bool:
     """True if an operation is a kernel because its arrays are too large for a program."""
     return " ".join(words[1:]).startswith(("more ", "a right factor of more "))
@@ -81,52 +104,125 @@ def _by_kernels(loop: TracedLoop, kernels: Sequence[Sequence[str]]) -> Iterator[
         yield Note("programs", " ".join(words), False, (mention,))
 
 
-def _arrays(loop: TracedLoop) -> list[int]:
-    """The array of each parameter, then of each result: states become each other."""
-    count = len(loop.body.inputs)
-    arrays = list(range(count + len(loop.body.outputs)))
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """The values of an iteration: each parameter has a number, and then each result.
 
-    def root(k: int) -> int:
-        while arrays[k] != k:
-            k = arrays[k]
-        return k
+    Attributes:
+        results: by result the number of its value: a parameter's, or an earlier result's, where the
+            result is a copy.
+        arrays: by number the array: states become each other.
+    """
 
-    for result, parameter in loop.spec.back_edges:
-        arrays[root(count + result)] = root(parameter)
-    return [root(k) for k in range(len(arrays))]
+    results: list[int]
+    arrays: list[int]
+
+    @classmethod
+    def of(cls, loop: TracedLoop) -> "_Values":
+        count = len(loop.body.inputs)
+        numbers = {t.name: k for k, t in enumerate(loop.body.inputs)}
+        results = [
+            numbers.setdefault(_source(t).name, count + r) for r, t in enumerate(loop.body.outputs)
+        ]
+        arrays = list(range(count + len(results)))
+
+        def root(k: int) -> int:
+            while arrays[k] != k:
+                k = arrays[k]
+            return k
+
+        for result, parameter in loop.spec.back_edges:
+            arrays[root(results[result])] = root(parameter)
+        return cls(results, [root(k) for k in range(len(arrays))])
+
+    def computed(self) -> list[int]:
+        """The results that are neither parameters nor earlier results."""
+        count = len(self.arrays) - len(self.results)
+        return [r for r, number in enumerate(self.results) if number == count + r]
 
 
-def _tell(loop: TracedLoop, arrays: Sequence[int]) -> list[str]:
-    body, spec = loop.body, loop.spec
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor of which one is a copy: no kernel makes copies."""
+    while tensor.op.type in _COPIES:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _tell(loop: TracedLoop, values: _Values) -> list[str]:
+    body, spec, arrays = loop.body, loop.spec, values.arrays
     count = len(body.inputs)
-    graph = body.as_graph_def(add_shapes=True)
-    shapes = {t.op.name: t.shape for t in body.inputs}
-    for node in graph.node:
-        if node.name in shapes:
-            node.attr["shape"].shape.CopyFrom(shapes[node.name].as_proto())
     states = {p for _, p in spec.back_edges}
     stays = [
         i < len(spec.inputs) and i not in states and spec.inputs[i].mode == "value"
         for i in range(count)
     ]
-    kept = {r for r, _ in spec.back_edges}
-    kept |= {o.source for o in spec.outputs if o.mode != "sum"}
-    iterations = _memory.iterations(loop)
-    values = {
+    kept = {values.results[r] for r, _ in spec.back_edges}
+    added: set[int] = set()
+    for output in _read_outputs(loop):
+        if output.source >= 0:
+            (added if output.mode == "sum" else kept).add(values.results[output.source])
+    computed = values.computed()
+    most = _memory.most_iterations(loop)
+    lines = {
         "parameters": [t.op.name for t in body.inputs],
         "stays": map(int, stays),
-        "results": [t.name for t in body.outputs],
+        "results": [body.outputs[r].name for r in computed],
         "inputs": arrays[:count],
-        "outputs": arrays[count:],
-        "added": [int(r not in kept) for r in range(len(body.outputs))],
+        "outputs": [arrays[count + r] for r in computed],
+        "kept": [int(count + r in kept) for r in computed],
+        "added": [int(count + r in added) for r in computed],
         "whole": [arrays[p] for p in _read_by_condition(loop)],
         "arrays": [len(arrays)],
-        "iterations": [_MANY if iterations is None else iterations],
+        "iterations": [_MANY if most is None else most],
         "has_condition": [int(loop.condition is not None)],
         "threads": [_num_threads()],
     }
-    text = "\n".join(" ".join([name, *map(str, words)]) for name, words in values.items())
-    return _library.lanes_of(graph.SerializeToString(), text)
+    text = "\n".join(" ".join([name, *map(str, words)]) for name, words in lines.items())
+    return _library.lanes_of(_graph_of(body).SerializeToString(), text)
+
+
+def _graph_of(body: _tf.FuncGraph) -> Any:
+    """The GraphDef of a body, with constants in place of operations that read constants alone."""
+    graph = body.as_graph_def(add_shapes=True)
+    nodes = {node.name: node for node in graph.node}
+    for tensor in body.inputs:
+        nodes[tensor.op.name].attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+    folded = _programs.of_constants(body)
+    for op in body.get_operations():
+        if op in folded:
+            continue
+        for i, tensor in enumerate(op.inputs):
+            if tensor.op in folded and tensor.op.type != "Const":
+                nodes[op.name].input[i] = _folded(tensor, graph, nodes)
+    return graph
+
+
+def _folded(tensor: tf.Tensor, graph: Any, nodes: dict[str, Any]) -> str:
+    """The name of a constant that has a tensor's value."""
+    name = f"{tensor.op.name}/folded_{tensor.value_index}"
+    if name not in nodes:
+        with tensor.graph.as_default():
+            value = _tf.static_value(tensor)
+        if value is None:
+            return tensor.name
+        nodes[name] = node = graph.node.add(name=name, op="Const")
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tensor.dtype))
+    return name
+
+
+def _read_outputs(loop: TracedLoop) -> Iterator[Output]:
+    """The outputs that the graph around a loop reads. A call makes no others."""
+    assert loop.op is not None  # it is in a graph
+    graph = loop.op.graph
+    needed = _graphs.needed_operations(
+        [], graph.outputs, graph.control_outputs, reads=lambda op: op.inputs
+    )
+    read = {t.ref() for op in needed for t in op.inputs}
+    read |= {t.ref() for t in graph.outputs}
+    for output, tensor in zip(loop.spec.outputs, loop.outputs):
+        if tensor.ref() in read:
+            yield output
 
 
 def _read_by_condition(loop: TracedLoop) -> Iterator[int]:
@@ -156,14 +252,19 @@ def _describe(loop: TracedLoop, arrays: Sequence[int], lanes: Sequence[tuple[int
     found = (_axis(loop, p, strides[arrays[p]], count) for p in places if arrays[p] in strides)
     where = next((axis for axis in found if axis), "")
     told = f"in {groups} groups" if groups > 1 else "all at once"
-    is_open = groups > 1 and loop.condition is None and _memory.iterations(loop) is None
+    has_limit = loop.num_iterations is not None or any(i.is_sliced for i in loop.spec.inputs)
+    is_open = groups > 1 and has_limit and _memory.most_iterations(loop) is None
     return f"{count}{where and f' along {where}'}, {told}{' if the loop is long' * is_open}"
 
 
 def _notes(
     loop: TracedLoop, arrays: Sequence[int], obstacles: Sequence[Sequence[str]]
 ) -> Iterator[Note]:
+    next_states = [loop.body.outputs[r] for r, _ in loop.spec.back_edges]
+    before_states = {op.name for op in _graphs.needed_operations([], next_states)}
     for kind, name, array, stride in obstacles:
+        if kind == "reduced" and name not in before_states:
+            kind = "written"
         if int(array) not in arrays:  # a constant
             continue
         parameter = arrays.index(int(array))

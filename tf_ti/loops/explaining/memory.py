@@ -190,8 +190,11 @@ def _is_read_whole(array: tf.Tensor) -> bool:
 
 def iterations(loop: TracedLoop) -> int | None:
     """The number of iterations, where that is known when the loop is traced."""
-    if loop.condition is not None:
-        return None
+    return most_iterations(loop) if loop.condition is None else None
+
+
+def most_iterations(loop: TracedLoop) -> int | None:
+    """The iterations that a loop runs if no condition ends it earlier; None if not known."""
     limit = loop.num_iterations
     known = _tf.static_value(limit) if isinstance(limit, tf.Tensor) else limit
     if known is not None:

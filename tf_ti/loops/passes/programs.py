@@ -14,6 +14,7 @@ from tf_ti.loops.passes.analysis import CORE, Analysis
 from tf_ti.loops.passes.step import Note, Step, Unknown
 from tf_ti.loops.spec import OPS
 from tf_ti.loops.traced import TracedLoop
+from tf_ti.loops.tracing import graphs as _graphs
 
 BY_XLA = "XLA compiles it"
 # By the type of a conditional, what tells why it becomes no select that a program runs, or None.
@@ -41,14 +42,15 @@ def run(op: tf.Operation) -> bool:
 def account(loop: TracedLoop) -> Step | None:
     """The same loop, with notes of the operations that programs run, or do not.
 
-    The notes name all operations of the body, and operations of the condition that no program runs.
+    The notes name all operations that each iteration of the body runs, and operations of the
+    condition that no program runs.
     """
-    operations = _batching.computing(loop.body.get_operations())
-    in_condition = loop.condition.get_operations() if loop.condition is not None else []
+    operations = in_each_iteration(loop.body)
+    in_condition = in_each_iteration(loop.condition) if loop.condition is not None else []
     if not operations:
         return None
     _check_are_there()
-    operations += [op for op in _batching.computing(in_condition) if refusal(op) is not None]
+    operations += [op for op in in_condition if refusal(op) is not None]
     refusals = {op: reason for op in operations if (reason := refusal(op)) is not None}
     run = [op for op in operations if op not in refusals]
     chosen = sum(map(_is_conditional, run))
@@ -60,6 +62,22 @@ def account(loop: TracedLoop) -> Step | None:
         who = "1 conditional computes" if chosen == 1 else f"{chosen} conditionals compute"
         notes.insert(1, Note("programs", f"{who} all branches, and selects", True))
     return Step(loop, notes=tuple(notes))
+
+
+def in_each_iteration(graph: tf.Graph) -> list[tf.Operation]:
+    """The operations of a body, or of a condition, that compute something in each iteration."""
+    folded = of_constants(graph)
+    return [op for op in _batching.computing(graph.get_operations()) if op not in folded]
+
+
+def of_constants(graph: tf.Graph) -> set[tf.Operation]:
+    """Constants, and operations of constants: TensorFlow runs these before the graph runs."""
+    found: set[tf.Operation] = set()
+    for op in graph.get_operations():
+        reads_constants = bool(op.inputs) and all(t.op in found for t in op.inputs)
+        if op.type == "Const" or (reads_constants and _may_be_folded(op)):
+            found.add(op)
+    return found
 
 
 def are_there() -> bool:
@@ -125,6 +143,11 @@ def _cure(op: tf.Operation) -> str:
 
 def _is_conditional(op: tf.Operation) -> bool:
     return op.type in CONDITIONALS
+
+
+def _may_be_folded(op: tf.Operation) -> bool:
+    calls_functions = bool(_graphs.function_names(op.node_def))
+    return not (_tf.is_stateful(op) or calls_functions or any(map(_is_large, op.outputs)))
 
 
 def _is_large(tensor: tf.Tensor) -> bool:

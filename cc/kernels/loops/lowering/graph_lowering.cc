@@ -2,7 +2,6 @@
 
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "absl/strings/string_view.h"
@@ -37,11 +36,10 @@ class GraphLowering {
       TF_RETURN_IF_ERROR(Add(n));
     }
     context_.builder().set_origin(-1);
-    for (size_t r = 0; r < body_.results.size(); ++r) {
-      TF_ASSIGN_OR_RETURN(const Lowered* value, ValueOf(ParseTensorName(body_.results[r])));
-      if (value->known.has_value()) continue;
-      context_.builder().AddOutput(*value->view);
-      result_.outputs.push_back(static_cast<int>(r));
+    for (const std::string& result : body_.results) {
+      TF_ASSIGN_OR_RETURN(const Lowered* value, ValueOf(ParseTensorName(result)));
+      TF_ASSIGN_OR_RETURN(const View view, context_.ViewOf(*value));
+      context_.builder().AddOutput(view);
     }
     result_.may_fail = context_.failure().has_value();
     if (result_.may_fail) context_.builder().AddOutput(*context_.failure());
@@ -89,20 +87,15 @@ class GraphLowering {
       tensorflow::Tensor value;
       TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "value", &value));
       values.emplace_back().known = std::move(value);
-      constants_.insert(node.name());
       return absl::OkStatus();
     }
     std::vector<Lowered> inputs;
-    bool is_constant = true;
     for (const std::string& input : node.input()) {
       const TensorId id = ParseTensorName(input);
       if (id.index() < 0) continue;
-      is_constant &= constants_.count(std::string(id.node())) > 0;
       TF_ASSIGN_OR_RETURN(const Lowered* value, ValueOf(id));
       inputs.push_back(*value);
     }
-    is_constant &= !inputs.empty();
-    if (is_constant) constants_.insert(node.name());
     if (IsIdentity(node.op()) && inputs.size() == 1) {
       values = std::move(inputs);
       return absl::OkStatus();
@@ -116,14 +109,12 @@ class GraphLowering {
       values = *std::move(lowered);
       return absl::OkStatus();
     }
-    if (!is_constant) {
-      result_.kernels.push_back({n, std::string(lowered.status().message())});
-    }
-    return AddResultsOf(whole, *op, is_constant, &values);
+    result_.kernels.push_back({n, std::string(lowered.status().message())});
+    return AddResultsOf(whole, *op, &values);
   }
 
   // The results of an operation that is no part of the program become inputs.
-  absl::Status AddResultsOf(const NodeDef& node, const tensorflow::OpDef& op, bool is_constant,
+  absl::Status AddResultsOf(const NodeDef& node, const tensorflow::OpDef& op,
                             std::vector<Lowered>* values) {
     tensorflow::DataTypeVector types;
     TF_RETURN_IF_ERROR(tensorflow::OutputTypesForNode(node, op, &types));
@@ -131,7 +122,7 @@ class GraphLowering {
     TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "_output_shapes", &shapes));
     if (shapes.size() != types.size()) return Refused("shapes are missing");
     for (size_t i = 0; i < types.size(); ++i) {
-      TF_ASSIGN_OR_RETURN(values->emplace_back(), Input(types[i], shapes[i], is_constant, -1));
+      TF_ASSIGN_OR_RETURN(values->emplace_back(), Input(types[i], shapes[i], /*stays=*/false, -1));
     }
     return absl::OkStatus();
   }
@@ -174,7 +165,6 @@ class GraphLowering {
   LoweredGraph result_;
   std::map<std::string, int> parameters_;
   std::map<std::string, std::vector<Lowered>> values_;  // by operation
-  std::set<std::string> constants_;                     // operations of constants alone
 };
 
 }  // namespace

@@ -25,12 +25,11 @@ struct LoweredGraph {
     std::string reason;
   };
 
-  ProgramSteps steps;        // origins are positions among the graph's operations
-  std::vector<int> inputs;   // of the program: the parameter of each; -1 for other values
-  std::vector<int> outputs;  // of the program: the result of each; results that are known have none
-  bool may_fail = false;     // one more output, a bool, tells whether an iteration failed
-  // The operations that kernels run. The program goes on with their results, and so it does with
-  // values that are the same in all iterations and that TensorFlow computes before the loop.
+  // Outputs are the results. Origins are positions among the graph's operations.
+  ProgramSteps steps;
+  std::vector<int> inputs;  // of the program: the parameter of each; -1 for kernels' results
+  bool may_fail = false;    // one more output, a bool, tells whether an iteration failed
+  // The operations that kernels run. The program goes on with their results.
   std::vector<Kernel> kernels;
 };
 

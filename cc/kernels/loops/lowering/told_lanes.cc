@@ -59,9 +59,11 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   body.parameters = loop.Words("parameters");
   body.results = loop.Words("results");
   const std::vector<int64_t> stays = loop.Numbers("stays"), inputs = loop.Numbers("inputs"),
-                             outputs = loop.Numbers("outputs"), added = loop.Numbers("added");
+                             outputs = loop.Numbers("outputs"), kept = loop.Numbers("kept"),
+                             added = loop.Numbers("added");
   if (stays.size() != body.parameters.size() || inputs.size() != body.parameters.size() ||
-      outputs.size() != body.results.size() || added.size() != body.results.size()) {
+      outputs.size() != body.results.size() || kept.size() != body.results.size() ||
+      added.size() != body.results.size()) {
     return InvalidArgument("numbers of parameters or results that do not fit");
   }
   body.stays.assign(stays.begin(), stays.end());
@@ -82,16 +84,11 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
     return static_cast<int>(array);
   };
   for (const int parameter : lowered.inputs) {
-    if (parameter >= 0) {
-      TF_ASSIGN_OR_RETURN(plan.inputs.emplace_back(), array_of(inputs[parameter]));
-    } else {  // TensorFlow makes it a constant, whose lanes are hardly alike
-      plan.inputs.push_back(static_cast<int>(plan.is_whole.size()));
-      plan.is_whole.push_back(true);
-    }
+    TF_ASSIGN_OR_RETURN(plan.inputs.emplace_back(), array_of(inputs[parameter]));
   }
-  for (const int result : lowered.outputs) {
-    TF_ASSIGN_OR_RETURN(plan.outputs.emplace_back(), array_of(outputs[result]));
-    plan.uses.push_back(added[result] != 0 ? LoopPlan::Use::kAdded : LoopPlan::Use::kValue);
+  for (size_t r = 0; r < outputs.size(); ++r) {
+    TF_ASSIGN_OR_RETURN(plan.outputs.emplace_back(), array_of(outputs[r]));
+    plan.uses.push_back(kept[r] != 0 ? LoopPlan::Use::kValue : LoopPlan::Use::kAdded);
   }
   for (const int64_t whole : loop.Numbers("whole")) {
     TF_ASSIGN_OR_RETURN(const int array, array_of(whole));
@@ -115,20 +112,19 @@ absl::StatusOr<std::string> Tell(const char* graph, int64_t size, const std::str
   }
   const Lanes& lanes = found.lanes[0];
   bool adds_lanes = false;
-  for (size_t o = 0; o < plan.outputs.size(); ++o) {
-    adds_lanes |= lanes.is_sum[o] && plan.uses[o] == LoopPlan::Use::kAdded;
+  for (size_t r = 0; r < added.size(); ++r) adds_lanes |= lanes.is_sum[r] && added[r] != 0;
+  const int64_t iterations =
+      IterationsOfGroups(0, loop.Number("iterations"), loop.Number("has_condition") != 0);
+  int64_t lanes_of_group = LanesInEnvironment();
+  if (lanes_of_group < 0) {
+    lanes_of_group = LanesOfGroup(lanes, Program(steps).num_instructions(), iterations,
+                                  adds_lanes ? 0 : loop.Number("threads"));
   }
-  const bool has_condition = loop.Number("has_condition") != 0;
-  const int64_t iterations = has_condition ? kExpectedIterations : loop.Number("iterations");
-  const int64_t given = LanesInEnvironment();
-  const int64_t lanes_of_group =
-      given >= 0 ? given
-                 : LanesOfGroup(lanes, Program(steps).num_instructions(), iterations,
-                                adds_lanes ? 0 : loop.Number("threads"));
+  const int64_t num_groups = iterations < 1 ? 1 : NumGroups(lanes.count, lanes_of_group);
   for (size_t a = 0; a < plan.is_whole.size(); ++a) {
     if (lanes.array_strides[a] == 0) continue;
-    absl::StrAppend(&told, "lanes ", lanes.count, " ", NumGroups(lanes.count, lanes_of_group), " ",
-                    a, " ", lanes.array_strides[a], "\n");
+    absl::StrAppend(&told, "lanes ", lanes.count, " ", num_groups, " ", a, " ",
+                    lanes.array_strides[a], "\n");
   }
   return told;
 }

@@ -14,10 +14,11 @@ namespace tf_ti {
 //   results      the names of the tensors that are the body's results
 //   inputs       the array of each parameter, see LoopPlan
 //   outputs      the array of each result
-//   added        1 for each result that the loop only adds up, or 0
+//   kept         1 for each result that the loop writes, or keeps for the next iteration, or 0
+//   added        1 for each result that the loop adds up, or 0
 //   whole        the arrays of which an iteration needs all
 //   arrays       the number of arrays
-//   iterations   the number of iterations; a large number where it is not known
+//   iterations   the most iterations; a large number where that is not known
 //   has_condition   1 if a condition may end the loop, or 0
 //   threads      the number of threads
 //
