@@ -94,8 +94,9 @@ def _constant_results(loop: TracedLoop) -> Iterator[Note]:
 
 
 def _is_limit(words: Sequence[str]) -> bool:
-    """True if an operation is a kernel because its arrays are too large for a program."""
-    return " ".join(words[1:]).startswith(("more ", "a right factor of more "))
+    """True if an operation is too large for a program, by its arrays or by its time."""
+    limits = ("more ", "a right factor of more ", "a loop that takes long")
+    return " ".join(words[1:]).startswith(limits)
 
 
 def _by_kernels(loop: TracedLoop, kernels: Sequence[Sequence[str]]) -> Iterator[Note]:

@@ -1,7 +1,7 @@
 """The loops of a graph, and what became of each."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -18,6 +18,7 @@ PLACES = ("once", "before", "sequence", "programs", "kernels", "after")
 _WHILES = ("While", "StatelessWhile")
 _GRADIENT = "the gradient of "
 _NO_LOOP = "no loop: every operation runs for all iterations at once"
+_PART = "a part of the program of the loop around it"
 _SAVED = "unknown: saved"
 _MOST_LISTED = 6
 
@@ -126,11 +127,14 @@ def runs_as(outcome: Outcome) -> str:
     return _NO_LOOP if outcome.is_gone else _engine(notes, is_fused=True)
 
 
-def _find(graph: tf.Graph, seen: set[str]) -> Iterator[LoopExplanation]:
+def _find(
+    graph: tf.Graph, seen: set[str], parts: Collection[tf.Operation] = ()
+) -> Iterator[LoopExplanation]:
+    """The loops of a graph, some of which are parts of the program of the loop around them."""
     for op in graph.get_operations():
         account = _graphs.ACCOUNTS.get(op)
         if op.type in OPS:
-            yield _loop(op, account, seen)
+            yield _loop(op, account, seen, op in parts)
         elif op.type in OTHERS:
             yield _other(op, account)
         elif account is not None:
@@ -155,7 +159,9 @@ def _find_in_function(op: tf.Operation, name: str, seen: set[str]) -> Iterator[L
         yield from _find(graph, seen)
 
 
-def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExplanation:
+def _loop(
+    op: tf.Operation, account: Account | None, seen: set[str], is_part: bool
+) -> LoopExplanation:
     loop = TracedLoop.from_op(op)
     is_gradient = any(given.label.startswith(_GRADIENT) for given in loop.spec.inputs)
     if account is None:
@@ -171,15 +177,23 @@ def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExpl
         text = f"on {', '.join(sorted(devices))}, where its variables are"
         notes = (*(n for n in notes if n.name != "programs"), Note("programs", text, False))
     is_program = loop.spec.fuse and _in_programs(notes) and not _by_kernels(notes)
-    lanes = _lanes.find(loop) if is_program else _lanes.Lanes()
+    lanes = _lanes.find(loop) if is_program and not is_part else _lanes.Lanes()
     notes = _with_kernels(notes, lanes.by_kernels)
     by_kernels, in_programs = _by_kernels(notes), _in_programs(notes)
     in_kernels = sum(bool(note.operations) for note in by_kernels)
-    inner = [each for graph in loop.graphs for each in _find(graph, seen)]
+    too_large = {mention.name for note in lanes.by_kernels for mention in note.operations}
+    parts = {
+        inner
+        for graph in loop.graphs
+        for inner in graph.get_operations()
+        if in_programs and inner.type in OPS and inner.name not in too_large
+        if _programs.refusal(inner) is None
+    }
+    inner = [each for graph in loop.graphs for each in _find(graph, seen, parts)]
     return LoopExplanation(
         account.name,
         account.place,
-        _engine(notes, loop.spec.fuse),
+        _PART if is_part else _engine(notes, loop.spec.fuse),
         _counted(notes),
         _moved(notes),
         unknown or _refusal(notes, "recognition"),

@@ -103,7 +103,7 @@ def refusal(op: tf.Operation) -> str | None:
     if _is_conditional(op):
         return CONDITIONALS[op.type](op)
     if op.type in OPS:
-        return "it is a loop itself"
+        return _refusal_of_loop(op)
     if op.type not in LOWERED and not _batching.is_free(op):
         return "no program has it"
     tensors = (*op.inputs, *op.outputs)
@@ -111,6 +111,26 @@ def refusal(op: tf.Operation) -> str | None:
     if others:
         return f"programs have no {others[0]}"
     return "its arrays are too large for a program" if any(map(_is_large, tensors)) else None
+
+
+def _refusal_of_loop(op: tf.Operation) -> str | None:
+    """The reason why a loop is no part of the program of the loop around it, or None."""
+    loop = TracedLoop.from_op(op)
+    if loop.is_stateful:
+        return "it is a loop with effects"
+    if not loop.spec.fuse:
+        return "it is a loop with fuse=False"
+    results = {t.ref() for t in getattr(op.graph, "outputs", ())}
+    for output, tensor in zip(loop.spec.outputs, op.outputs) if loop.condition is not None else ():
+        grows = output.mode in ("stack", "concat", "sequence")
+        if grows and (tensor.consumers() or tensor.ref() in results):
+            return "it is a loop that a condition ends, and has a value of each iteration"
+    for graph in loop.graphs:
+        for inner in in_each_iteration(graph):
+            reason = refusal(inner)
+            if reason is not None:
+                return f"it is a loop with {inner.type}: {reason}"
+    return None
 
 
 def cure_of_mapped(op: tf.Operation) -> str:

@@ -2,10 +2,13 @@
 
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/string_view.h"
 #include "cc/kernels/loops/lowering/context.h"
+#include "cc/kernels/loops/lowering/loops.h"
 #include "cc/kernels/loops/lowering/lower.h"
 #include "cc/kernels/loops/lowering/lowered.h"
 #include "cc/kernels/loops/schedule.h"
@@ -24,7 +27,11 @@ namespace {
 
 class GraphLowering {
  public:
-  explicit GraphLowering(const BodyGraph& body) : body_(body) {
+  explicit GraphLowering(const BodyGraph& body)
+      : body_(body), definitions_(tensorflow::OpRegistry::Global(), body.graph.library()) {
+    for (const NodeDef& node : body.graph.node())
+      read_.insert(node.input().begin(), node.input().end());
+    read_.insert(body.results.begin(), body.results.end());
     for (size_t p = 0; p < body.parameters.size(); ++p) {
       parameters_[body.parameters[p]] = static_cast<int>(p);
     }
@@ -104,13 +111,26 @@ class GraphLowering {
     const tensorflow::OpDef* op;
     TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op));
     tensorflow::AddDefaultsToNodeDef(*op, &whole);
-    absl::StatusOr<std::vector<Lowered>> lowered = Lower(context_, whole, inputs);
+    absl::StatusOr<std::vector<Lowered>> lowered =
+        IsInnerLoop(whole) ? LowerInnerLoop(whole, inputs) : Lower(context_, whole, inputs);
     if (lowered.ok()) {
       values = *std::move(lowered);
       return absl::OkStatus();
     }
     result_.kernels.push_back({n, std::string(lowered.status().message())});
     return AddResultsOf(whole, *op, &values);
+  }
+
+  absl::StatusOr<std::vector<Lowered>> LowerInnerLoop(const NodeDef& node,
+                                                      const std::vector<Lowered>& inputs) {
+    std::vector<tensorflow::DataType> types;
+    TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "Tout", &types));
+    std::vector<bool> is_read;
+    for (size_t i = 0; i < types.size(); ++i) {
+      const std::string name = absl::StrCat(node.name(), ":", i);
+      is_read.push_back(read_.count(name) > 0 || (i == 0 && read_.count(node.name()) > 0));
+    }
+    return LowerLoop(context_, node, inputs, is_read, {&definitions_, nullptr});
   }
 
   // The results of an operation that is no part of the program become inputs.
@@ -161,6 +181,8 @@ class GraphLowering {
   }
 
   const BodyGraph& body_;
+  const tensorflow::FunctionLibraryDefinition definitions_;
+  std::set<std::string> read_;  // the names of tensors that an operation reads, or that are results
   LoweringContext context_;
   LoweredGraph result_;
   std::map<std::string, int> parameters_;

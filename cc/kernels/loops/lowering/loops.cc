@@ -193,7 +193,8 @@ class LoopLowering {
     context_.SetFailure(failure);
     if (fails.has_value()) TF_RETURN_IF_ERROR(context_.FailIf(ends_[*fails]));
     if (negative_.has_value()) TF_RETURN_IF_ERROR(context_.FailIf(*negative_));
-    if (builder_.time_of_last_loop() > kMostTime) return Refused("a loop that is long by itself");
+    if (builder_.time_of_last_loop() > kMostTime)
+      return Refused("a loop that takes long, and runs on its own");
     return outputs;
   }
 
