@@ -354,6 +354,10 @@ EXAMPLES: dict[str, list[tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
         (lambda x: x[None] @ _constant(x, 4, 4), ((3, 4),)),
         (lambda x: x[None] @ _constant(x, 2, 4, 4), ((3, 4),)),
     ],
+    "BroadcastArgs": [
+        (lambda x: RAW.BroadcastArgs(s0=tf.shape(x), s1=[1, 4]), ((3, 4),)),
+        (lambda x: RAW.BroadcastArgs(s0=[_one_or_two(x), 1], s1=[2, 3]), ((),)),
+    ],
     "BroadcastGradientArgs": [
         (lambda x: RAW.BroadcastGradientArgs(s0=tf.shape(x), s1=[1, 4]), ((3, 4),)),
         (

@@ -383,7 +383,35 @@ BODIES = {
     "a loop inside": (
         scan(nested, tf.zeros([4])),
         [XS],
-        ["one by one: it is a loop itself", "\n  inner (", "\n    runs as one program of 1 op"],
+        [
+            "runs as one program of ",
+            "\n  inner (",
+            "\n    runs as a part of the program of the loop",
+        ],
+    ),
+    "a loop inside that kernels run": (
+        scan(
+            lambda h, x: (tf_ti.scan(lambda g, y: (g + y, None), h, x, fuse=False)[0], None),
+            tf.zeros([N]),
+        ),
+        [XS],
+        ["one by one: it is a loop with fuse=False", "\n    runs as TensorFlow's kernels"],
+    ),
+    "a loop inside with an operation that no program has": (
+        scan(
+            lambda h, x: (tf_ti.scan(lambda g, y: (tf.sort(g) + y, None), h, x)[0], None),
+            tf.zeros([N]),
+        ),
+        [XS],
+        ["one by one: it is a loop with TopKV2: no program has it"],
+    ),
+    "a loop inside that takes long": (
+        scan(
+            lambda h, x: (tf_ti.scan(lambda g, _: (tf.sin(g), None), h, length=99999)[0], x[0]),
+            tf.zeros([N]),
+        ),
+        [XS],
+        ["one by one: a loop that takes long, and runs on its own"],
     ),
     "nothing of the loop's own": (
         outside_alone,

@@ -39,25 +39,27 @@ class OfProgram:
     while_loop = staticmethod(tf_ti.while_loop)
 
 
-def steps(random, values):
-    """Appends a few values of [ROWS, COLUMNS] that follow from others."""
+def step(kind, x, y, scale, index):
+    """A value of [ROWS, COLUMNS] that follows from two others."""
+    steps = [
+        lambda: tf.tanh(x * 0.7 + y),
+        lambda: x * 0.5 - tf.sin(y),
+        lambda: tf.matmul(x, scale),
+        lambda: tf.roll(x, 1, 1) * 0.8,
+        lambda: x - tf.reduce_mean(y, 1, keepdims=True),
+        lambda: tf.concat([y[:, 1:], x[:, :1]], 1) * 0.9,
+        lambda: tf.where(x > 0.1, x * 0.5, tf.nn.softmax(y)),
+        lambda: tf.gather(x, [index] * COLUMNS, axis=1) * 0.3,
+    ]
+    return steps[kind]()
+
+
+def add_steps(random, values):
+    """Appends a few values that follow from earlier ones."""
     for _ in range(random.integers(1, 4)):
         x, y = (values[random.integers(len(values))] for _ in range(2))
-        kind = random.integers(8)
         scale = tf.constant(random.uniform(-0.6, 0.6, [COLUMNS, COLUMNS]), tf.float32)
-        index = int(random.integers(COLUMNS))
-        values.append(
-            [
-                lambda: tf.tanh(x * 0.7 + y),
-                lambda: x * 0.5 - tf.sin(y),
-                lambda: tf.matmul(x, scale),
-                lambda: tf.roll(x, 1, 1) * 0.8,
-                lambda: x - tf.reduce_mean(y, 1, keepdims=True),
-                lambda: tf.concat([y[:, 1:], x[:, :1]], 1) * 0.9,
-                lambda: tf.where(x > 0.1, x * 0.5, tf.nn.softmax(y)),
-                lambda: tf.gather(x, [index] * COLUMNS, axis=1) * 0.3,
-            ][kind]()
-        )
+        values.append(step(random.integers(8), x, y, scale, int(random.integers(COLUMNS))))
 
 
 def nest(loops, seed, depth, outer, is_gradient):
@@ -73,10 +75,10 @@ def nest(loops, seed, depth, outer, is_gradient):
     def body(states, x):
         random = np.random.default_rng(body_seed)
         values = [*outer, *states, *([] if x is None else [x])]
-        steps(random, values)
+        add_steps(random, values)
         for k in range(random.integers(1, 3) if depth > 1 else 0):
             values.append(nest(loops, body_seed + k, depth - 1, values[-4:], is_gradient))
-            steps(random, values)
+            add_steps(random, values)
         recent = values[-4:]
         return (
             tuple(recent[random.integers(len(recent))] for _ in states),
@@ -92,7 +94,7 @@ def nest(loops, seed, depth, outer, is_gradient):
         return tf.add_n([*states, ys[0], ys[-1]])
     limit = int(random.integers(0, 5))
 
-    def step(t, *states):
+    def advance(t, *states):
         states, _ = body(states, None)
         return (t + 1, *states)
 
@@ -101,7 +103,7 @@ def nest(loops, seed, depth, outer, is_gradient):
             return t < limit
         return tf.logical_and(t < 4, tf.reduce_sum(tf.abs(states[0])) > 1.5)
 
-    _, *states = loops.while_loop(goes_on, step, (tf.constant(0), *starts))
+    _, *states = loops.while_loop(goes_on, advance, (tf.constant(0), *starts))
     return tf.add_n(states)
 
 

@@ -53,7 +53,7 @@ NOT_BATCHED = {
     **dict.fromkeys(("BiasAddGrad", "L2Loss", "StridedSliceGrad"), OF_GRADIENTS),
     **dict.fromkeys(("BroadcastGradientArgs", "ConcatOffset", "InvertPermutation"), OF_GRADIENTS),
     **dict.fromkeys(("CheckNumerics", "EnsureShape"), "the error names one iteration"),
-    **dict.fromkeys(("Rank", "ShapeN", "Size"), "Shape and constants stand for it"),
+    **dict.fromkeys(("BroadcastArgs", "Rank", "ShapeN", "Size"), "constants stand for it"),
     "BiasAddV1": "tf.nn.bias_add makes BiasAdd",
     "PreventGradient": "its error is one of tracing",
     "Random": RANDOM,

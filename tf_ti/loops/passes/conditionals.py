@@ -219,7 +219,7 @@ class _Check:
         if _failing.has_wrong_extents(op, lambda t: _static(t, known), lambda tensor: None):
             raise Unknown(f"a branch has {kind} of axes or extents that may be wrong", op)
         # Its numbers have no known shape, but who reads them must know them.
-        if kind == "BroadcastGradientArgs":
+        if kind in ("BroadcastArgs", "BroadcastGradientArgs"):
             return
         self._check_values(op, tensors, known)
         refusal = _programs.refusal(op)

@@ -121,15 +121,17 @@ class GraphLowering {
     return AddResultsOf(whole, *op, &values);
   }
 
+  bool IsRead(const NodeDef& node, size_t output) const {
+    return read_.count(absl::StrCat(node.name(), ":", output)) > 0 ||
+           (output == 0 && read_.count(node.name()) > 0);
+  }
+
   absl::StatusOr<std::vector<Lowered>> LowerInnerLoop(const NodeDef& node,
                                                       const std::vector<Lowered>& inputs) {
     std::vector<tensorflow::DataType> types;
     TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "Tout", &types));
     std::vector<bool> is_read;
-    for (size_t i = 0; i < types.size(); ++i) {
-      const std::string name = absl::StrCat(node.name(), ":", i);
-      is_read.push_back(read_.count(name) > 0 || (i == 0 && read_.count(node.name()) > 0));
-    }
+    for (size_t i = 0; i < types.size(); ++i) is_read.push_back(IsRead(node, i));
     return LowerLoop(context_, node, inputs, is_read, {&definitions_, nullptr});
   }
 
@@ -142,7 +144,9 @@ class GraphLowering {
     TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "_output_shapes", &shapes));
     if (shapes.size() != types.size()) return Refused("shapes are missing");
     for (size_t i = 0; i < types.size(); ++i) {
-      TF_ASSIGN_OR_RETURN(values->emplace_back(), Input(types[i], shapes[i], /*stays=*/false, -1));
+      Lowered& value = values->emplace_back();
+      if (!IsRead(node, i)) continue;
+      TF_ASSIGN_OR_RETURN(value, Input(types[i], shapes[i], /*stays=*/false, -1));
     }
     return absl::OkStatus();
   }

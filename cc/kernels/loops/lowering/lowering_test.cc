@@ -1303,6 +1303,12 @@ TEST(Fill, RepeatsOneElement) {
   EXPECT_TRUE(ResultOf(Node("Fill"), {Ints({kTooMany - 1}), ScalarOf(kBool, 1)}).status.ok());
 }
 
+TEST(BroadcastArgs, IsKnown) {
+  ExpectKnown(Node("BroadcastArgs"), {Ints({2, 1, 3}), Ints({4, 1})}, {ListOf(kInt32, {2, 4, 3})});
+  ExpectRefused(Node("BroadcastArgs"), {Ints({2}), Ints({3})});
+  ExpectRefused(Node("BroadcastArgs"), {Ints({2}), ListOf(kInt32, {2})});
+}
+
 TEST(BroadcastGradientArgs, IsKnown) {
   ExpectKnown(Node("BroadcastGradientArgs"), {Ints({2, 1, 3}), Ints({4, 1})},
               {ListOf(kInt32, {1}), ListOf(kInt32, {0, 2})});

@@ -108,6 +108,14 @@ Outputs OnesLike(LoweringContext& context, const NodeDef&, const std::vector<Low
   return One(Repeated(context.builder().Cast(number, view.type), view.dims));
 }
 
+Outputs BroadcastArgs(LoweringContext&, const NodeDef& node, const std::vector<Lowered>& inputs) {
+  TF_ASSIGN_OR_RETURN(const Dims x, Integers(inputs[0]));
+  TF_ASSIGN_OR_RETURN(const Dims y, Integers(inputs[1]));
+  const std::optional<Dims> dims = BroadcastDims(x, y);
+  if (!dims.has_value()) return Refused("shapes that do not fit each other");
+  return One(ToTensor(*dims, Attribute(node, "T", tensorflow::DT_INT32)));
+}
+
 Outputs BroadcastGradientArgs(LoweringContext&, const NodeDef& node,
                               const std::vector<Lowered>& inputs) {
   TF_ASSIGN_OR_RETURN(const Dims x, Integers(inputs[0]));
@@ -128,7 +136,8 @@ Outputs BroadcastGradientArgs(LoweringContext&, const NodeDef& node,
 }  // namespace
 
 RuleTable ShapeRules() {
-  return {{"BroadcastGradientArgs", BroadcastGradientArgs},
+  return {{"BroadcastArgs", BroadcastArgs},
+          {"BroadcastGradientArgs", BroadcastGradientArgs},
           {"ConcatOffset", ConcatOffset},
           {"Fill", Fill},
           {"InvertPermutation", InvertPermutation},
