@@ -23,8 +23,10 @@ class OfPython:
         return state, tf.stack(rows) if length else tf.zeros([0, ROWS, COLUMNS])
 
     @staticmethod
-    def while_loop(cond, body, state):
-        while cond(*state):
+    def while_loop(cond, body, state, most):
+        for _ in range(most):
+            if not cond(*state):
+                break
             state = body(*state)
         return state
 
@@ -36,7 +38,9 @@ class OfProgram:
     def scan(f, init, xs, length, reverse=False):
         return tf_ti.scan(f, init, xs, length=length if xs is None else None, reverse=reverse)
 
-    while_loop = staticmethod(tf_ti.while_loop)
+    @staticmethod
+    def while_loop(cond, body, state, most):
+        return tf_ti.while_loop(cond, body, state, maximum_iterations=most)
 
 
 def step(kind, x, y, scale, index):
@@ -62,12 +66,11 @@ def add_steps(random, values):
         values.append(step(random.integers(8), x, y, scale, int(random.integers(COLUMNS))))
 
 
-def nest(loops, seed, depth, outer, is_gradient):
+def nest(loops, seed, depth, outer):
     """A loop of loops, whose form follows from a seed: a value of [ROWS, COLUMNS]."""
     random = np.random.default_rng(seed)
     length = int(random.integers(1, 5))
-    kinds = ["scan", "pieces", "counted", "while"]
-    kind = kinds[random.integers(3 if is_gradient else 4)]
+    kind = ["scan", "pieces", "counted", "while"][random.integers(4)]
     starts = tuple(outer[random.integers(len(outer))] for _ in range(random.integers(1, 3)))
     reverse = bool(random.integers(2))
     body_seed = int(random.integers(1 << 30))
@@ -77,7 +80,7 @@ def nest(loops, seed, depth, outer, is_gradient):
         values = [*outer, *states, *([] if x is None else [x])]
         add_steps(random, values)
         for k in range(random.integers(1, 3) if depth > 1 else 0):
-            values.append(nest(loops, body_seed + k, depth - 1, values[-4:], is_gradient))
+            values.append(nest(loops, body_seed + k, depth - 1, values[-4:]))
             add_steps(random, values)
         recent = values[-4:]
         return (
@@ -103,7 +106,9 @@ def nest(loops, seed, depth, outer, is_gradient):
             return t < limit
         return tf.logical_and(t < 4, tf.reduce_sum(tf.abs(states[0])) > 1.5)
 
-    _, *states = loops.while_loop(goes_on, advance, (tf.constant(0), *starts))
+    _, *states = loops.while_loop(
+        goes_on, advance, (tf.constant(0), *starts), int(random.integers(3, 9))
+    )
     return tf.add_n(states)
 
 
@@ -117,7 +122,7 @@ def results(loops, seed, depth, is_gradient, values):
     xs = tf.stack([values[1] * 0.5, values[1], -values[1], values[1] * 0.1, values[0]])
 
     def body(state, x):
-        y = nest(loops, seed, depth, [state, x], is_gradient)
+        y = nest(loops, seed, depth, [state, x])
         return tf.tanh(y), y
 
     with tf.GradientTape() as tape:
@@ -248,7 +253,9 @@ def test_a_nest_is_one_program(body, form, tmp_path):
 
 
 @pytest.mark.needs_programs
-@pytest.mark.parametrize("body", [known_count, many, four_deep, block], ids=lambda b: b.__name__)
+@pytest.mark.parametrize(
+    "body", [known_count, many, condition, four_deep, block], ids=lambda b: b.__name__
+)
 def test_the_gradient_of_a_nest_is_one_program(body, tmp_path):
     events = counts(tf.function(with_gradient(outer(body)), autograph=False), XS, tmp_path)
     assert events["TfTi>TensorIterator iterations"] == loops_of(events) == 2
@@ -424,7 +431,9 @@ def test_a_condition_of_nan_ends_the_inner_loop():
         np.testing.assert_array_equal(run(xs), expected)
 
 
-@pytest.mark.parametrize("body", [known_count, many, block], ids=lambda body: body.__name__)
+@pytest.mark.parametrize(
+    "body", [known_count, many, condition, block], ids=lambda body: body.__name__
+)
 def test_second_derivatives_and_jacobians_are_those_of_kernels(body, monkeypatch):
     xs = XS[:4] * 0.5
 

@@ -255,6 +255,11 @@ View ProgramBuilder::PieceOf(const View& array, int dim, int64_t begin, int64_t 
   return array.Slice(dim, begin, size, 1).Moving({loops_.back().loop->number, bytes, false});
 }
 
+View ProgramBuilder::RowToLast(const View& array) const {
+  const int number = loops_.back().loop->number;
+  return array.Slice(0, 0, 1, 1).WithoutDim(0).Moving({number, -array.strides[0], false, true});
+}
+
 // A state has two places, which iterations read and write in turn.
 View ProgramBuilder::AddState(const View& start) {
   Dims dims = start.dims;

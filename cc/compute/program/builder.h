@@ -52,11 +52,14 @@ class ProgramBuilder {
   // The part of an array that an iteration reads or writes: `size` elements along a dimension, from
   // `begin` on, and `step` elements further in each iteration.
   View PieceOf(const View& array, int dim, int64_t begin, int64_t size, int64_t step) const;
+  // The row of an array that an iteration reads or writes: the last one has row 0, and the
+  // iteration before it row 1, however many iterations there are.
+  View RowToLast(const View& array) const;
   // A value that each iteration gives the next one.
   View AddState(const View& start);
-  // A state whose values remain, in a loop of a static count: `values` becomes the array that has
-  // the value of each iteration along its first dimension, the first iteration's value last with
-  // `falls`.
+  // A state whose values remain: `values` becomes the array that has the value of each iteration
+  // along its first dimension; the first iteration's value is the last one with `falls`, in a loop
+  // of a static count.
   View AddState(const View& start, bool falls, View* values);
   // What follows is the body. The loop ends where the condition, a bool, is false.
   void EndCondition(const View& goes_on);

@@ -424,6 +424,53 @@ TEST(Loops, AConditionThatReadsRowsLeavesNoLanes) {
   }
 }
 
+// As where a gradient goes back through a loop that a condition has ended.
+TEST(Loops, RowsAreReadFromTheLastOneHoweverManyThereAre) {
+  constexpr int64_t kMost = 7, kSize = 4;
+  ProgramBuilder builder;
+  const float half = 0.5f;
+  const View x = builder.AddInput(kFloat, {kSize});
+  const View count = builder.AddInput(ElementType::kInt64, {});
+  const View factor = builder.AddConstant(kFloat, {}, &half);
+  const auto next = [&](const View& state, const View& added) {
+    return *builder.Apply(Operation::kAdd,
+                          {*builder.Apply(Operation::kMul, {state, factor}), added});
+  };
+  View values;
+  builder.BeginLoop(kMost);
+  const View state = builder.AddState(x, /*falls=*/false, &values);
+  builder.EndLoop({next(state, x)}, {}, {}, count);
+  builder.BeginLoop(kMost);
+  const View sum = builder.AddState(x);
+  const View again = builder.AddResult(kFloat, {kMost, kSize});
+  const View row = builder.RowToLast(values);
+  const View end =
+      builder.EndLoop({next(sum, row)}, {{row, builder.RowToLast(again)}}, {}, count)[0];
+  builder.AddOutput(end);
+  builder.AddOutput(again);
+  const Program program(builder.steps());
+  ProgramRun run(program);
+  run.RunPrologue();
+  for (const int64_t given : {0, 7, 1, 3, 2, 6}) {
+    std::vector<float> start = {1, -2, 3, 0.25}, found(kSize), rows(kMost * kSize, -1);
+    run.SetInput(0, start.data());
+    run.SetInput(1, &given);
+    run.SetOutput(0, found.data());
+    run.SetOutput(1, rows.data());
+    run.Run();
+    for (int64_t i = 0; i < kSize; ++i) {
+      std::vector<float> states = {start[i]};
+      for (int64_t t = 0; t < given; ++t) states.push_back(states[t] * half + start[i]);
+      float expected = start[i];
+      for (int64_t t = given - 1; t >= 0; --t) {
+        expected = expected * half + states[t];
+        EXPECT_EQ(rows[t * kSize + i], states[t]);
+      }
+      EXPECT_EQ(found[i], expected) << given;
+    }
+  }
+}
+
 TEST(Loops, AStoppedLoopEndsSoon) {
   ProgramBuilder builder;
   const float one = 1;

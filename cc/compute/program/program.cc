@@ -126,7 +126,8 @@ void Program::AddOperand(const View* view, int64_t offset) {
     for (const Move& move : view->moves) {
       if (move.step == 0) continue;
       const int at = static_cast<int>(operands_.size());
-      loops_[loop_of_number_.at(move.loop)].moves.push_back({at, move.step, move.alternates});
+      loops_[loop_of_number_.at(move.loop)].moves.push_back(
+          {at, move.step, move.alternates, move.ends_there});
     }
   }
   operands_.push_back(operand);
@@ -369,6 +370,7 @@ ProgramRun::ProgramRun(const Program& program)
       loop.even.push_back({at, move.step});
       loop.odd.push_back({at, move.alternates ? -move.step : move.step});
       (move.alternates ? loop.alternating : loop.steady).push_back({at, move.step});
+      if (move.ends_there) loop.to_last.push_back({at, move.step});
     }
   }
 }
@@ -383,6 +385,7 @@ void ProgramRun::RunLoop(const Instruction& instruction) {
     std::memcpy(&given, instruction.at[1], sizeof(given));
     count = std::min(count, given);
   }
+  for (const Loop::Move& move : loop.to_last) *move.at -= (count - 1) * move.step;
   const char* const goes_on = instruction.at[2];
   int64_t patience = of.patience, t = 0;
   for (; t < count; ++t) {
@@ -398,6 +401,7 @@ void ProgramRun::RunLoop(const Instruction& instruction) {
     for (const Loop::Move& move : t % 2 == 0 ? loop.even : loop.odd) *move.at += move.step;
   }
   run.RunRange(of.end, of.last);
+  for (const Loop::Move& move : loop.to_last) *move.at += (count - 1) * move.step;
   for (const Loop::Move& move : loop.steady) *move.at -= t * move.step;
   for (const Loop::Move& move : loop.alternating) *move.at -= t % 2 * move.step;
 }

@@ -78,6 +78,7 @@ class Program {
       int operand;  // in operands_
       int64_t step;
       bool alternates;
+      bool ends_there;
     };
     int instruction = 0;  // that runs it
     int begin = 0;
@@ -186,6 +187,7 @@ class ProgramRun {
     std::vector<Move> odd;
     std::vector<Move> alternating;  // those of `even` that `odd` moves back
     std::vector<Move> steady;       // the others
+    std::vector<Move> to_last;      // those of `steady` whose last place is as it is
   };
   static void RunLoop(const Instruction& instruction);
   void RunRange(int begin, int end) const {

@@ -59,9 +59,10 @@ inline int64_t CountOf(const Dims& dims) {
 
 // The way of a view from one iteration of a loop within a program to the next.
 struct Move {
-  int loop;         // the loop's number
-  int64_t step;     // in bytes
-  bool alternates;  // every second iteration moves back
+  int loop;                 // the loop's number
+  int64_t step;             // in bytes
+  bool alternates;          // every second iteration moves back
+  bool ends_there = false;  // the last iteration has the view as it is, the others one before
 };
 
 // An array among the bytes of a block of memory. What only changes the view costs nothing when a

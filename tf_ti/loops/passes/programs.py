@@ -121,10 +121,14 @@ def _refusal_of_loop(op: tf.Operation) -> str | None:
     if not loop.spec.fuse:
         return "it is a loop with fuse=False"
     results = {t.ref() for t in getattr(op.graph, "outputs", ())}
+    has_limit = loop.num_iterations is not None or any(i.is_counted for i in loop.spec.inputs)
     for output, tensor in zip(loop.spec.outputs, op.outputs) if loop.condition is not None else ():
-        grows = output.mode in ("stack", "concat", "sequence")
-        if grows and (tensor.consumers() or tensor.ref() in results):
-            return "it is a loop that a condition ends, and has a value of each iteration"
+        if not (tensor.consumers() or tensor.ref() in results):
+            continue
+        if output.mode in ("stack", "concat"):
+            return "it is a loop that a condition ends, and stacks values"
+        if output.mode == "sequence" and not has_limit:
+            return "it is a loop that only a condition ends, and its gradient needs its values"
     for graph in loop.graphs:
         for inner in in_each_iteration(graph):
             reason = refusal(inner)

@@ -192,7 +192,7 @@ class LoopLowering {
     TF_RETURN_IF_ERROR(outputs.status());
     context_.SetFailure(failure);
     if (fails.has_value()) TF_RETURN_IF_ERROR(context_.FailIf(ends_[*fails]));
-    if (negative_.has_value()) TF_RETURN_IF_ERROR(context_.FailIf(*negative_));
+    for (const View& misfit : misfits_) TF_RETURN_IF_ERROR(context_.FailIf(misfit));
     if (builder_.time_of_last_loop() > kMostTime)
       return Refused("a loop that takes long, and runs on its own");
     return outputs;
@@ -213,13 +213,20 @@ class LoopLowering {
     pieces_.resize(spec_.inputs.size());
     Count count;
     int64_t shortest = kNoLimit;  // of iterators
+    int64_t rows = kNoLimit;      // of histories that may have fewer values
     for (size_t i = 0; i < spec_.inputs.size(); ++i) {
       const LoopSpec::Input& input = spec_.inputs[i];
       if (input.mode == InputMode::kHistory) {
         if (!inputs[i].history.has_value() || input.range.part_size != 0) {
           return Refused("a history that the program has not recorded");
         }
-        TF_RETURN_IF_ERROR(count.Merge(inputs[i].history->count(), input.label));
+        const RecordedValues& recorded = *inputs[i].history;
+        if (recorded.num_values.has_value()) {
+          rows = std::min(rows, recorded.most());
+          recorded_.push_back(*recorded.num_values);
+        } else {
+          TF_RETURN_IF_ERROR(count.Merge(recorded.most(), input.label));
+        }
         continue;
       }
       if (!input.is_sliced()) continue;
@@ -245,15 +252,22 @@ class LoopLowering {
         if (count.is_known()) return Refused("a limit that is not known");
         num_iterations_ = *limit.view;
         const View zero = Zero(context_, ElementType::kInt64);
-        negative_ = builder_.Apply(Operation::kLess, {*num_iterations_, zero});
+        misfits_.push_back(*builder_.Apply(Operation::kLess, {*num_iterations_, zero}));
+        for (const View& other : recorded_) {
+          misfits_.push_back(*builder_.Apply(Operation::kNotEqual, {*num_iterations_, other}));
+        }
       }
     }
     const bool is_limited = count.is_known() || num_iterations_.has_value();
     if (!is_limited && !spec_.has_condition) return Refused("no number of iterations");
-    most_ = count.is_known() ? count.value : kNoLimit;
+    if (!recorded_.empty() && !num_iterations_.has_value()) return Refused("a history's count");
+    most_ = count.is_known() ? count.value : rows;
     if (most_ < 0) return Refused("a negative number of iterations");
     if (most_ > shortest) return Refused("an iterator may end before the loop");
-    if (spec_.reverse && !IsStatic()) return Refused("the last index is not known");
+    const bool has_pieces =
+        std::any_of(spec_.inputs.begin(), spec_.inputs.end(),
+                    [](const LoopSpec::Input& input) { return input.is_sliced(); });
+    if (spec_.reverse && !IsStatic() && has_pieces) return Refused("the last index is not known");
     return absl::OkStatus();
   }
 
@@ -428,7 +442,8 @@ class LoopLowering {
         spec_.outputs.begin(), spec_.outputs.end(), [&](const LoopSpec::Output& output) {
           return output.parameter == parameter && is_read_[&output - spec_.outputs.data()];
         });
-    if (!is_recorded || !IsStatic()) return builder_.AddState(start);
+    const bool may_be = most_ < kNoLimit && (IsStatic() || !spec_.reverse);
+    if (!is_recorded || !may_be) return builder_.AddState(start);
     Dims dims = start.dims;
     dims.insert(dims.begin(), most_ + 1);
     TF_RETURN_IF_ERROR(CheckDims(dims));
@@ -437,6 +452,7 @@ class LoopLowering {
 
   // The row of an array that has a value of each iteration.
   View RowOf(const View& array) const {
+    if (spec_.reverse && !IsStatic()) return builder_.RowToLast(array);
     return builder_.PieceOf(array, 0, IndexOf(0), 1, spec_.reverse ? -1 : 1).WithoutDim(0);
   }
 
@@ -512,6 +528,7 @@ class LoopLowering {
       } else if (output.kind == Output::kWritten) {
         const bool is_history = spec_.outputs[o].mode == OutputMode::kHistory;
         (is_history ? results[o].history.emplace().rows : results[o].view) = wholes_[output.number];
+        if (is_history && !IsStatic()) results[o].history->num_values = ends_[*counter_];
       } else {
         results[o].view = ends_[output.number + (output.kind == Output::kKept ? next_.size() : 0)];
       }
@@ -550,11 +567,14 @@ class LoopLowering {
 
   absl::StatusOr<Output> AddCount() {
     if (IsStatic()) return Output{Output::kKnown, 0, KnownCount()};
-    const View counter = builder_.AddState(Zero(context_, ElementType::kInt64));
-    const int64_t one = 1;
-    const View step = builder_.AddConstant(ElementType::kInt64, {}, &one);
-    next_.push_back(*builder_.Apply(Operation::kAdd, {counter, step}));
-    return Output{Output::kEnd, next_.size() - 1};
+    if (!counter_.has_value()) {
+      const View counter = builder_.AddState(Zero(context_, ElementType::kInt64));
+      const int64_t one = 1;
+      const View step = builder_.AddConstant(ElementType::kInt64, {}, &one);
+      counter_ = next_.size();
+      next_.push_back(*builder_.Apply(Operation::kAdd, {counter, step}));
+    }
+    return Output{Output::kEnd, *counter_};
   }
 
   // Sums of half precision are floats until the loop ends.
@@ -568,9 +588,10 @@ class LoopLowering {
   }
 
   absl::StatusOr<Output> AddHistory(const LoopSpec::Output& output) {
-    if (!IsStatic() || output.stride != 1 || output.part_size != 0) {
+    if (most_ >= kNoLimit || output.stride != 1 || output.part_size != 0) {
       return Refused("a history of some iterations");
     }
+    if (!IsStatic()) TF_RETURN_IF_ERROR(AddCount().status());
     const Lowered& source =
         output.result >= 0 ? results_[output.result] : parameters_[output.parameter];
     const auto values = values_of_.find(output.parameter);
@@ -634,7 +655,9 @@ class LoopLowering {
   std::vector<Pieces> pieces_;  // of the inputs
   int64_t most_ = 0;            // iterations
   std::optional<View> num_iterations_;
-  std::optional<View> negative_;     // a bool: the number of iterations is
+  std::vector<View> misfits_;        // bools: the number of iterations is one that there is not
+  std::vector<View> recorded_;       // the numbers of values of histories
+  std::optional<size_t> counter_;    // the state that counts iterations
   std::vector<Lowered> parameters_;  // of the body
   std::vector<int> states_;          // their parameters
   std::vector<Lowered> results_;     // of the body

@@ -17,12 +17,13 @@ namespace tf_ti {
 std::optional<ElementType> ElementTypeOf(tensorflow::DataType dtype);
 tensorflow::DataType DataTypeOf(ElementType type);
 
-// The values of a history: the rows of an array, or an array each.
+// The values of a history: the rows of an array, or an array each. There may be fewer than rows.
 struct RecordedValues {
   std::optional<View> rows;
   std::vector<View> arrays;
+  std::optional<View> num_values;  // an int64, where there may be
 
-  int64_t count() const {
+  int64_t most() const {
     return rows.has_value() ? rows->dims[0] : static_cast<int64_t>(arrays.size());
   }
 };
