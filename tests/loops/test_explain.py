@@ -57,6 +57,16 @@ def scan(f, init=(Z, Z), **options):
     return lambda xs: tf_ti.scan(f, init, xs, **options)
 
 
+def of_gradient(function):
+    def gradient(xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            loss = tf.reduce_sum(function(xs)[0])
+        return tape.gradient(loss, xs)
+
+    return gradient
+
+
 def with_counter(states, x):
     h, c, step = states
     h, c = lstm((h, c), x)
@@ -404,6 +414,21 @@ BODIES = {
         ),
         [XS],
         ["one by one: it is a loop with TopKV2: no program has it"],
+    ),
+    "the gradient of a loop inside that only a condition ends": (
+        of_gradient(
+            scan(
+                lambda h, x: (
+                    tf_ti.while_loop(
+                        lambda h: tf.reduce_sum(h * h) > 0.5, lambda h: (tf.sin(h),), (h + x[0],)
+                    )[0],
+                    None,
+                ),
+                tf.zeros([N]),
+            )
+        ),
+        [XS],
+        ["one by one: it is a loop that only a condition ends", "Give it maximum_iterations"],
     ),
     "a loop inside that takes long": (
         scan(

@@ -17,6 +17,7 @@ from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
 BY_XLA = "XLA compiles it"
+_UNLIMITED = "it is a loop that only a condition ends, and its gradient needs its values"
 # By the type of a conditional, what tells why it becomes no select that a program runs, or None.
 CONDITIONALS: dict[str, Callable[[tf.Operation], str | None]] = {}
 
@@ -128,7 +129,7 @@ def _refusal_of_loop(op: tf.Operation) -> str | None:
         if output.mode in ("stack", "concat"):
             return "it is a loop that a condition ends, and stacks values"
         if output.mode == "sequence" and not has_limit:
-            return "it is a loop that only a condition ends, and its gradient needs its values"
+            return _UNLIMITED
     for graph in loop.graphs:
         for inner in in_each_iteration(graph):
             reason = refusal(inner)
@@ -150,6 +151,8 @@ def cure_of_mapped(op: tf.Operation) -> str:
 
 def _cure(op: tf.Operation) -> str:
     """What a user may do about an operation that no program runs, or ""."""
+    if op.type in OPS and refusal(op) == _UNLIMITED:
+        return "Give it maximum_iterations: the program has memory for so many values."
     if any(word in op.type for word in ("Random", "Truncated", "Multinomial")):
         return "Draw the numbers of all iterations before the loop, and pass them as slices."
     if op.type in ("While", "StatelessWhile"):
