@@ -62,23 +62,6 @@ def kept():
     return lambda: tf_ti.while_loop(cond, body, state)
 
 
-def nested():
-    """A loop in a program, which has run before with fewer iterations."""
-
-    @tf.function
-    def call(limit):
-        def f(c, _):
-            inner = (tf.constant(0, tf.int64), c)
-            _, c = tf_ti.while_loop(lambda i, c: i < limit, lambda i, c: (i + 1, tf.sin(c)), inner)
-            return c, None
-
-        return tf_ti.scan(f, 0.5, length=3)
-
-    for _ in range(2):
-        call(tf.constant(2, tf.int64))
-    return lambda: call(tf.constant(ENDLESS, tf.int64))
-
-
 def with_kernels():
     """A body that TensorFlow's kernels run, with an effect."""
     seen = tf.Variable(0, dtype=tf.int64)
@@ -122,7 +105,7 @@ def functions():
 
 @pytest.mark.parametrize(
     "make",
-    [while_loop, functions, kept, nested, with_kernels, block, scan, recorded],
+    [while_loop, functions, kept, with_kernels, block, scan, recorded],
     ids=lambda make: make.__name__,
 )
 def test_an_eager_loop_ends(make):

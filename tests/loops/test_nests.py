@@ -1,11 +1,14 @@
 """Loops in loops that are one program, beside loops of Python, and what a profile shows of them."""
 
 import functools
+import threading
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from profiles import counts, loops_of
+from tensorflow.python.eager import cancellation
 
 import tf_ti
 
@@ -206,17 +209,17 @@ def block(h, x):
 
 def iterator(h, x):
     ports = tf_ti.PortMap(
-        inputs=[tf_ti.SliceInput(0, 0, axis=0), tf_ti.MergedInput(1, 1)],
-        outputs=[tf_ti.BodyOutput(0, 0), tf_ti.ConcatOutput(0, 1, axis=0)],
+        [tf_ti.InputPort(0, 0, axis=0, stride=-1, start=-1, end=0), tf_ti.InputPort(1, 1)],
+        [tf_ti.OutputPort(0, 0), tf_ti.OutputPort(1, 0, axis=0)],
     )
-    xs = tf.stack([x * k for k in range(20)])
+    xs = tf.stack([x * (0.1 * k) for k in range(20)])
     last, joined = tf_ti.tensor_iterator(
-        lambda y, s: (tf.sin(s) + y,), [xs, h[None]], ports, [tf_ti.BackEdge(0, 1)]
+        lambda y, s: tf.sin(s) + y, [xs, h[None]], ports, [tf_ti.BackEdge(0, 1)]
     )
     return last[0], joined[7]
 
 
-ONE_PROGRAM = [known_count, many, condition, count_by_iteration, four_deep, block]
+ONE_PROGRAM = [known_count, many, condition, count_by_iteration, four_deep, block, iterator]
 
 
 def outer(body, form="scan"):
@@ -254,7 +257,7 @@ def test_a_nest_is_one_program(body, form, tmp_path):
 
 @pytest.mark.needs_programs
 @pytest.mark.parametrize(
-    "body", [known_count, many, condition, four_deep, block], ids=lambda b: b.__name__
+    "body", [known_count, many, condition, four_deep, block, iterator], ids=lambda b: b.__name__
 )
 def test_the_gradient_of_a_nest_is_one_program(body, tmp_path):
     events = counts(tf.function(with_gradient(outer(body)), autograph=False), XS, tmp_path)
@@ -294,7 +297,9 @@ def test_an_inner_loop_that_is_no_part_of_a_program_runs_on_its_own(body, tmp_pa
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
 @pytest.mark.parametrize(
-    "body", [known_count, many, condition, count_by_iteration, block], ids=lambda b: b.__name__
+    "body",
+    [known_count, many, condition, count_by_iteration, block, iterator],
+    ids=lambda b: b.__name__,
 )
 def test_types_are_those_of_kernels(body, dtype, monkeypatch):
     run = tf.function(outer(body), autograph=False)
@@ -408,6 +413,88 @@ def test_errors_of_inner_iterations_name_operation_and_iterations(kind, count):
         assert "iteration 2" in str(error.value)
     assert "iteration 0" in str(error.value)
     run(XS, ids, tf.constant(2))
+
+
+@pytest.mark.parametrize("place", ["body", "condition"])
+def test_an_inner_loop_that_fails_does_not_go_on(place):
+    """A program's division by 0 gives 0, so this loop would never end."""
+
+    @tf.function
+    def run(xs, k):
+        def going(n):
+            return (6 // k > 2) & (n > 0) if place == "condition" else n > 0
+
+        def body(total, x):
+            step = 1 if place == "condition" else 6 // k
+            (n,) = tf_ti.while_loop(going, lambda n: (n - step,), (tf.constant(9),))
+            return total + n, x
+
+        return tf_ti.scan(body, 0, xs)[0]
+
+    for _ in range(2):
+        assert run(XS, tf.constant(2)) == 0
+    with pytest.raises(tf.errors.InvalidArgumentError, match="zero"):
+        run(XS, tf.constant(0))
+
+
+@pytest.mark.parametrize("starts, index", [([0, 5], 5), ([9, 0], 9), ([0, 3], 5)])
+def test_the_last_evaluation_of_an_inner_condition_may_fail(starts, index):
+    @tf.function
+    def run(starts, table):
+        def body(h, i):
+            (i,) = tf_ti.while_loop(lambda i: tf.gather(table, i) > 0, lambda i: (i + 1,), (i,))
+            return h + i, i
+
+        return tf_ti.scan(body, 0, starts)[1]
+
+    table = tf.constant([1, 1, 0, 1, 1])
+    for _ in range(2):
+        np.testing.assert_array_equal(run(tf.constant([0, 2]), table), [2, 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{index} is not in"):
+        run(tf.constant(starts), table)
+
+
+def test_a_long_inner_loop_is_cancelled():
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
+    def run(limit):
+        def body(c, _):
+            inner = (tf.constant(0, tf.int64), c)
+            _, c = tf_ti.while_loop(lambda i, c: i < limit, lambda i, c: (i + 1, tf.sin(c)), inner)
+            return c, None
+
+        return tf_ti.scan(body, 0.5, length=3)[0]
+
+    for _ in range(2):
+        run(tf.constant(2, tf.int64))
+    manager = cancellation.CancellationManager()
+    call = manager.get_cancelable_function(run.get_concrete_function())
+    timer = threading.Timer(0.5, manager.start_cancel)
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(tf.errors.CancelledError):
+        call(tf.constant(10**12, tf.int64))
+    assert time.monotonic() - begin < 30
+    timer.join()
+
+
+def test_a_state_is_the_condition_of_the_inner_loop():
+    def body(h, x):
+        def step(going, k, h):
+            return tf.reduce_sum(h) < 4.0, k + 1, h + 0.25
+
+        _, k, h = tf_ti.while_loop(lambda going, k, h: going, step, (x[0] > 0, 0, h + x))
+        return h * 0.1, k
+
+    run = tf.function(lambda xs: tf_ti.scan(body, tf.zeros([8]), xs)[1])
+    h, expected = np.zeros(8, np.float32), []
+    for x in XS.numpy():
+        going, k, h = x[0] > 0, 0, h + x
+        while going:
+            going, k, h = h.sum() < 4.0, k + 1, h + np.float32(0.25)
+        h = h * np.float32(0.1)
+        expected.append(k)
+    for _ in range(2):
+        np.testing.assert_array_equal(run(XS), expected)
 
 
 def test_a_condition_of_nan_ends_the_inner_loop():

@@ -307,6 +307,8 @@ void ProgramBuilder::EndCondition(const View& goes_on) {
   loop.num_condition_steps = loop.steps.size();
 }
 
+void ProgramBuilder::StopIf(const View& state) { loops_.back().loop->stops = state; }
+
 // The part of `whole`, which has the place of the view's block, that the view is.
 View ProgramBuilder::InPlaceOf(const View& view, const View& whole) {
   View moved = view;
@@ -337,11 +339,13 @@ void ProgramBuilder::Move(const View& given, const View& to, const View& last) {
   open.renamed[from.block] = {to, last};
   Raise(to.block, static_cast<int>(loops_.size()));
   steps_.blocks[to.block].is_written = true;
+  steps_.blocks[to.block].stays = false;
   const auto rename = [&](View* view) {
     if (view->block == from.block) *view = InPlaceOf(*view, to);
   };
   for (Step& step : open.loop->steps) ForEachView(&step, rename);
   if (open.loop->goes_on.has_value()) rename(&*open.loop->goes_on);
+  if (open.loop->stops.has_value()) rename(&*open.loop->stops);
 }
 
 std::vector<View> ProgramBuilder::EndLoop(const std::vector<View>& next,

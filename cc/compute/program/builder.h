@@ -63,6 +63,8 @@ class ProgramBuilder {
   View AddState(const View& start, bool falls, View* values);
   // What follows is the body. The loop ends where the condition, a bool, is false.
   void EndCondition(const View& goes_on);
+  // The loop, whose count is not static, also ends before an iteration where a state is true.
+  void StopIf(const View& state);
   // Ends the loop. `next` has the next value of each state, in the order of AddState. Copies the
   // value `from` of each iteration to the place `to`. Returns the states after the last iteration,
   // then the last values of `kept`, which no loop may have whose count is not static. A loop has

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -418,11 +419,12 @@ class LaneFinder {
     const size_t before = NumMarked();
     sums_.assign(arrays_.size(), {});
     failures_.assign(arrays_.size(), {});
-    // A state of a loop may be a sum by what later steps write.
-    for (auto known = std::make_pair(sums_, failures_);;) {
+    has_others_.assign(arrays_.size(), false);
+    // A state of a loop is what later steps write.
+    for (auto known = std::make_tuple(sums_, failures_, has_others_);;) {
       FindAllSums();
-      if (known == std::make_pair(sums_, failures_)) break;
-      known = {sums_, failures_};
+      if (known == std::tie(sums_, failures_, has_others_)) break;
+      known = {sums_, failures_, has_others_};
     }
     for (size_t o = 0; o < plan_.outputs.size(); ++o) {
       const int array = plan_.outputs[o];
@@ -443,7 +445,9 @@ class LaneFinder {
            std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0; });
   }
   // True if an array has nothing else as far as it is known.
-  bool AreZeros(int array) const { return has_zeros_[array] && sums_[array].empty(); }
+  bool AreZeros(int array) const {
+    return has_zeros_[array] && sums_[array].empty() && !has_others_[array];
+  }
 
   void FindAllSums() {
     std::vector<bool> is_written(arrays_.size(), false);
@@ -471,6 +475,7 @@ class LaneFinder {
       is_written[result] = true;
       has_zeros_[result] = false;
       sums_[result] = UnmarkedOf(sums);
+      if (sums_[result].empty()) has_others_[result] = true;
       failures_[result] = UnmarkedOf(failures);
     }
   }
@@ -603,8 +608,9 @@ class LaneFinder {
   std::vector<int> parents_;                    // of the nodes of classes
   std::vector<std::optional<Obstacle>> marks_;  // by node, of the classes' roots
   std::vector<Reductions> sums_;                // by array, the classes over which it is a sum
-  std::vector<bool> has_zeros_;                 // by array: true if it has nothing else so far
-  std::vector<Reductions> failures_;            // by array, the classes of which it tells a failure
+  std::vector<bool> has_others_;      // by array: true if a step gives it neither zeros nor a sum
+  std::vector<bool> has_zeros_;       // by array: true if it has nothing else so far
+  std::vector<Reductions> failures_;  // by array, the classes of which it tells a failure
 };
 
 }  // namespace
@@ -698,6 +704,7 @@ ProgramSteps CutLanes(const ProgramSteps& given, const Lanes& lanes, int64_t cou
       }
       auto loop = std::make_shared<ProgramSteps::Loop>(*step.loop);
       if (loop->goes_on.has_value()) cut_view(&*loop->goes_on);
+      if (loop->stops.has_value()) cut_view(&*loop->stops);
       if (loop->num_iterations.has_value()) cut_view(&*loop->num_iterations);
       cut_steps(&loop->steps);
       cut_steps(&loop->last);

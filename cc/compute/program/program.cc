@@ -60,7 +60,7 @@ void Program::AddLoop(const ProgramSteps::Step& step) {
   Instruction instruction{};
   instruction.run = ProgramRun::RunLoop;
   for (const std::optional<View>& view :
-       {std::optional<View>(), given.num_iterations, given.goes_on, std::optional<View>()}) {
+       {std::optional<View>(), given.num_iterations, given.goes_on, given.stops}) {
     AddOperand(view.has_value() ? &*view : nullptr, 0);
   }
   instructions_.push_back(instruction);
@@ -386,16 +386,16 @@ void ProgramRun::RunLoop(const Instruction& instruction) {
     count = std::min(count, given);
   }
   for (const Loop::Move& move : loop.to_last) *move.at -= (count - 1) * move.step;
-  const char* const goes_on = instruction.at[2];
   int64_t patience = of.patience, t = 0;
   for (; t < count; ++t) {
     if (--patience == 0) {
       patience = of.patience;
       if (run.IsStopped()) break;
     }
-    if (goes_on != nullptr) {
+    if (instruction.at[3] != nullptr && *instruction.at[3] != 0) break;
+    if (instruction.at[2] != nullptr) {
       run.RunRange(of.begin, of.condition_end);
-      if (*goes_on == 0) break;
+      if (*instruction.at[2] == 0) break;
     }
     run.RunRange(of.condition_end, of.end);
     for (const Loop::Move& move : t % 2 == 0 ? loop.even : loop.odd) *move.at += move.step;

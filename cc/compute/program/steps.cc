@@ -52,6 +52,7 @@ bool MarkRead(const std::vector<Step>& steps, std::vector<bool>* is_read) {
         is_needed |= MarkRead(loop.steps, is_read);
         if (!is_needed) continue;
         if (loop.goes_on.has_value()) (*is_read)[loop.goes_on->block] = true;
+        if (loop.stops.has_value()) (*is_read)[loop.stops->block] = true;
         if (loop.num_iterations.has_value()) (*is_read)[loop.num_iterations->block] = true;
       }
       is_any_needed |= is_needed;

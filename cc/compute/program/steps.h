@@ -51,6 +51,8 @@ struct ProgramSteps {
     // The loop ends where this bool is false. The first `num_condition_steps` steps tell it.
     std::optional<View> goes_on;
     size_t num_condition_steps = 0;
+    // The loop ends where this bool is true, too, before the next iteration.
+    std::optional<View> stops;
     std::vector<Step> steps;
     std::vector<Step> last;  // run once, in place of the iteration after the last
 
@@ -99,6 +101,7 @@ void ForEachView(ProgramSteps::Step* step, const Visit& visit) {
   auto loop = std::make_shared<ProgramSteps::Loop>(*step->loop);
   if (loop->num_iterations.has_value()) visit(&*loop->num_iterations);
   if (loop->goes_on.has_value()) visit(&*loop->goes_on);
+  if (loop->stops.has_value()) visit(&*loop->stops);
   for (ProgramSteps::Step& inner : loop->steps) ForEachView(&inner, visit);
   for (ProgramSteps::Step& inner : loop->last) ForEachView(&inner, visit);
   step->loop = std::move(loop);

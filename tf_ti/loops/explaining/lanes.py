@@ -11,7 +11,7 @@ from tf_ti import _library, _tf
 from tf_ti.loops.explaining import memory as _memory
 from tf_ti.loops.passes import programs as _programs
 from tf_ti.loops.passes.step import Mention, Note
-from tf_ti.loops.spec import Output
+from tf_ti.loops.spec import OPS, Output
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
@@ -68,11 +68,12 @@ def find(loop: TracedLoop) -> Lanes:
     lines = [line.split(" ") for line in _tell(loop, values)]
     kernels = [words for kind, *words in lines if kind == "kernel"]
     # The graph that runs has no conditionals and no calls of functions where programs run them, and
-    # integers may be known by then.
-    if any(kind == "refused" for kind, *_ in lines) or not all(map(_is_limit, kernels)):
+    # integers may be known by then. Other reasons hold.
+    known = [words for words in kernels if _is_known(loop, words)]
+    if known:
+        return Lanes(by_kernels=tuple(_by_kernels(loop, known)))
+    if kernels or any(kind == "refused" for kind, *_ in lines):
         return Lanes(UNTOLD)
-    if kernels:
-        return Lanes(by_kernels=tuple(_by_kernels(loop, kernels)))
     lanes = [tuple(map(int, words)) for kind, *words in lines if kind == "lanes"]
     if lanes:
         return Lanes(_describe(loop, arrays, lanes))
@@ -93,10 +94,11 @@ def _constant_results(loop: TracedLoop) -> Iterator[Note]:
             yield Note("lanes", text, False, cure=_CURES["constant_result"])
 
 
-def _is_limit(words: Sequence[str]) -> bool:
-    """True if an operation is too large for a program, by its arrays or by its time."""
-    limits = ("more ", "a right factor of more ", "a loop that takes long")
-    return " ".join(words[1:]).startswith(limits)
+def _is_known(loop: TracedLoop, words: Sequence[str]) -> bool:
+    """True if a reason why kernels run an operation holds for the graph that runs."""
+    name, *reason = words
+    is_loop = loop.body.get_operation_by_name(name).type in OPS
+    return is_loop or " ".join(reason).startswith(("more ", "a right factor of more "))
 
 
 def _by_kernels(loop: TracedLoop, kernels: Sequence[Sequence[str]]) -> Iterator[Note]:

@@ -2,6 +2,7 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_CONTEXT_H_
 #define TF_TI_CC_KERNELS_LOOPS_LOWERING_CONTEXT_H_
 
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -19,7 +20,7 @@ class LoweringContext {
  public:
   ProgramBuilder& builder() { return builder_; }
 
-  // The value as an array of the program.
+  // The value as an array of the program. Of a tensor that is known the program has one array.
   absl::StatusOr<View> ViewOf(const Lowered& value);
   // An array in a formula.
   Term TermOf(View view) { return Term(&builder_, std::move(view)); }
@@ -30,14 +31,28 @@ class LoweringContext {
   const std::optional<View>& failure() const { return failure_; }
   // The program fails if the bool is true.
   absl::Status FailIf(const View& fails);
-  // Replaces what was found so far, and returns it: a loop has a failure of its own.
-  std::optional<View> SetFailure(std::optional<View> failure) {
-    return std::exchange(failure_, std::move(failure));
-  }
+  // A bool that tells a failure of the operations so far, and of the iterations of loops around
+  // them.
+  absl::StatusOr<std::optional<View>> FailureSoFar();
+  // An iteration of a loop has a failure of its own. `before` tells one of earlier iterations, and
+  // of what runs before the loop. Returns what EndIteration wants.
+  struct Failures {
+    std::optional<View> failure;
+    std::optional<View> before;
+  };
+  Failures failures() const { return {failure_, before_}; }
+  Failures BeginIteration(const View& before);
+  void EndIteration(Failures around);
 
  private:
   ProgramBuilder builder_;
   std::optional<View> failure_;
+  std::optional<View> before_;
+  struct Constant {
+    tensorflow::Tensor tensor;
+    View view;
+  };
+  std::map<const void*, Constant> constants_;  // by the address of the elements
 };
 
 }  // namespace tf_ti

@@ -1,5 +1,6 @@
 #include "cc/kernels/loops/lowering/graph_lowering.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -42,6 +43,7 @@ class GraphLowering {
       context_.builder().set_origin(n);
       TF_RETURN_IF_ERROR(Add(n));
     }
+    if (!result_.kernels.empty()) return std::move(result_);
     context_.builder().set_origin(-1);
     for (const std::string& result : body_.results) {
       TF_ASSIGN_OR_RETURN(const Lowered* value, ValueOf(ParseTensorName(result)));
@@ -111,6 +113,10 @@ class GraphLowering {
     const tensorflow::OpDef* op;
     TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op));
     tensorflow::AddDefaultsToNodeDef(*op, &whole);
+    const bool are_missing = std::any_of(inputs.begin(), inputs.end(), [](const Lowered& input) {
+      return !IsArray(input) && !input.history.has_value();
+    });
+    if (are_missing) return AddResultsOf(whole, *op, are_missing, &values);
     absl::StatusOr<std::vector<Lowered>> lowered =
         IsInnerLoop(whole) ? LowerInnerLoop(whole, inputs) : Lower(context_, whole, inputs);
     if (lowered.ok()) {
@@ -118,7 +124,7 @@ class GraphLowering {
       return absl::OkStatus();
     }
     result_.kernels.push_back({n, std::string(lowered.status().message())});
-    return AddResultsOf(whole, *op, &values);
+    return AddResultsOf(whole, *op, /*are_missing=*/false, &values);
   }
 
   bool IsRead(const NodeDef& node, size_t output) const {
@@ -136,17 +142,19 @@ class GraphLowering {
   }
 
   // The results of an operation that is no part of the program become inputs.
-  absl::Status AddResultsOf(const NodeDef& node, const tensorflow::OpDef& op,
+  absl::Status AddResultsOf(const NodeDef& node, const tensorflow::OpDef& op, bool are_missing,
                             std::vector<Lowered>* values) {
     tensorflow::DataTypeVector types;
     TF_RETURN_IF_ERROR(tensorflow::OutputTypesForNode(node, op, &types));
     std::vector<tensorflow::PartialTensorShape> shapes;
     TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "_output_shapes", &shapes));
     if (shapes.size() != types.size()) return Refused("shapes are missing");
+    // A result that no program has is missing, and so is what is made of it.
     for (size_t i = 0; i < types.size(); ++i) {
       Lowered& value = values->emplace_back();
-      if (!IsRead(node, i)) continue;
-      TF_ASSIGN_OR_RETURN(value, Input(types[i], shapes[i], /*stays=*/false, -1));
+      if (!IsRead(node, i) || are_missing) continue;
+      absl::StatusOr<Lowered> input = Input(types[i], shapes[i], /*stays=*/false, -1);
+      if (input.ok()) value = *std::move(input);
     }
     return absl::OkStatus();
   }

@@ -29,7 +29,8 @@ struct LoweredGraph {
   ProgramSteps steps;
   std::vector<int> inputs;  // of the program: the parameter of each; -1 for kernels' results
   bool may_fail = false;    // one more output, a bool, tells whether an iteration failed
-  // The operations that kernels run. The program goes on with their results.
+  // The operations that kernels run, as far as their inputs are known. Where there are any, the
+  // program is not complete.
   std::vector<Kernel> kernels;
 };
 

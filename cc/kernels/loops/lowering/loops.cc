@@ -32,8 +32,10 @@ using tensorflow::Tensor;
 
 namespace {
 
-// A loop of more nanoseconds is worth a run of its own, on all threads.
+// A loop of more nanoseconds is worth a run of its own, on all threads. So is a loop whose
+// iteration takes more: it has tiles there.
 constexpr double kMostTime = 200e3;
+constexpr double kMostOfIteration = 30e3;
 // More iterations than any loop has.
 constexpr int64_t kNoLimit = int64_t{1} << 56;
 // Of loops that are written out: iterations, and operations of all iterations.
@@ -51,6 +53,7 @@ class FunctionLowering {
     std::vector<Node*> order;
     std::vector<const Node*> arguments;
     std::vector<const Node*> results;
+    std::map<const Node*, Tensor> constants;
 
     // The number of operations that compute anything. A function, or a loop, counts for many.
     int64_t NumOperations() const {
@@ -82,6 +85,9 @@ class FunctionLowering {
     found.arguments.resize(body->arg_types.size());
     found.results.resize(body->ret_types.size());
     for (const Node* node : found.graph->op_nodes()) {
+      if (node->IsConstant()) {
+        TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node->attrs(), "value", &found.constants[node]));
+      }
       if (!node->IsArg() && !node->IsRetval()) continue;
       int index;
       TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node->attrs(), "index", &index));
@@ -112,6 +118,11 @@ class FunctionLowering {
         values[node] = std::move(inputs);
         continue;
       }
+      const auto constant = function.constants.find(node);
+      if (constant != function.constants.end()) {
+        values[node] = {Lowered{std::nullopt, constant->second}};
+        continue;
+      }
       TF_ASSIGN_OR_RETURN(values[node], LowerNode(*node, inputs));
     }
     std::vector<Lowered> results;
@@ -122,11 +133,7 @@ class FunctionLowering {
  private:
   Outputs LowerNode(const Node& node, const std::vector<Lowered>& inputs) const {
     const NodeDef& def = node.def();
-    if (node.IsConstant()) {
-      Tensor value;
-      TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(def, "value", &value));
-      return One(std::move(value));
-    }
+
     if (node.IsPartitionedCall()) {
       NameAttrList called;
       TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(def, "f", &called));
@@ -174,26 +181,32 @@ class LoopLowering {
     parameters_.resize(spec_.inputs.size());
     std::vector<std::optional<View>> histories;
     for (const Lowered& input : inputs) histories.push_back(RowsOf(input));
-    const std::optional<View> failure = context_.SetFailure(std::nullopt);
+    TF_ASSIGN_OR_RETURN(const std::optional<View> before, context_.FailureSoFar());
     builder_.BeginLoop(most_);
+    // Whether an iteration before failed, or what runs before the loop. Values are wrong then, and
+    // a loop whose number of iterations follows from values might not end.
+    const View failed =
+        builder_.AddState(before.has_value() ? *before : Zero(context_, ElementType::kBool));
+    LoweringContext::Failures around = context_.BeginIteration(failed);
+    next_.push_back(failed);
     for (size_t i = 0; i < spec_.inputs.size(); ++i) {
       TF_ASSIGN_OR_RETURN(parameters_[i], Parameter(static_cast<int>(i), inputs[i], histories[i]));
     }
     TF_RETURN_IF_ERROR(AddCondition());
     TF_RETURN_IF_ERROR(AddBody(function));
-    // Whether an iteration failed, this one or one before.
-    std::optional<size_t> fails;
-    if (context_.failure().has_value()) {
-      const View failed = builder_.AddState(Zero(context_, ElementType::kBool));
-      next_.push_back(*builder_.Apply(Operation::kLogicalOr, {failed, *context_.failure()}));
-      fails = next_.size() - 1;
+    const bool may_fail = context_.failure().has_value();
+    if (may_fail) {
+      next_[0] = *builder_.Apply(Operation::kLogicalOr, {failed, *context_.failure()});
     }
+    if (!IsStatic() && (may_fail || before.has_value())) builder_.StopIf(failed);
     Outputs outputs = End(inputs);
     TF_RETURN_IF_ERROR(outputs.status());
-    context_.SetFailure(failure);
-    if (fails.has_value()) TF_RETURN_IF_ERROR(context_.FailIf(ends_[*fails]));
+    context_.EndIteration(std::move(around));
+    if (may_fail) TF_RETURN_IF_ERROR(context_.FailIf(ends_[0]));
     for (const View& misfit : misfits_) TF_RETURN_IF_ERROR(context_.FailIf(misfit));
-    if (builder_.time_of_last_loop() > kMostTime)
+    const double time = builder_.time_of_last_loop();
+    const auto iterations = static_cast<double>(std::min(most_, kExpectedIterations));
+    if (time > kMostTime || time > kMostOfIteration * iterations)
       return Refused("a loop that takes long, and runs on its own");
     return outputs;
   }
@@ -478,9 +491,13 @@ class LoopLowering {
                         functions_.Find(functions.at(0)));
     TF_ASSIGN_OR_RETURN(const std::vector<Lowered> results, functions_.Lower(function, arguments));
     if (results.empty()) return Refused("the condition has no result");
-    TF_ASSIGN_OR_RETURN(const View goes_on, context_.ViewOf(results[0]));
+    TF_ASSIGN_OR_RETURN(View goes_on, context_.ViewOf(results[0]));
     if (goes_on.rank() != 0 || goes_on.type != ElementType::kBool) {
       return Refused("the condition is no bool");
+    }
+    // The body tells a condition's failure.
+    if (context_.failure().has_value()) {
+      goes_on = *builder_.Apply(Operation::kLogicalOr, {goes_on, *context_.failure()});
     }
     builder_.EndCondition(goes_on);
     parameters_.insert(parameters_.end(), results.begin() + 1, results.end());
@@ -677,11 +694,11 @@ bool IsInnerLoop(const NodeDef& node) { return node.op() == "TfTi>StatelessTenso
 Outputs LowerLoop(LoweringContext& context, const NodeDef& node, const std::vector<Lowered>& inputs,
                   const std::vector<bool>& is_read, const Functions& functions) {
   const int num_open = context.builder().num_open_loops();
-  const std::optional<View> failure = context.failure();
+  const LoweringContext::Failures failures = context.failures();
   Outputs outputs = LoopLowering(&context, node, is_read, &functions).Lower(inputs);
   if (!outputs.ok()) {
     context.builder().DropLoops(num_open);
-    context.SetFailure(failure);
+    context.EndIteration(failures);
   }
   return outputs;
 }
