@@ -185,7 +185,9 @@ class Nest {
   void AddLoop(uint64_t seed, int depth, std::vector<View>* pool) {
     Random random(seed);
     const int64_t count = random.Int(1, 5);
-    const int kind = random.Int(0, 2);  // known, by a number, by a condition
+    // The number of iterations is known, or a number, or a condition ends the loop: of a counter, a
+    // bool that the iteration before made, or a bool that the next iteration has as a state.
+    const int kind = random.Int(0, 4);
     const bool is_static = kind == 0;
     const bool stops_early = !is_static && random.Chance(0.5);
     const int64_t runs = stops_early ? random.Int(0, count) : count;
@@ -252,14 +254,29 @@ class Nest {
                             .WithoutDim(piece_dims[k]));
       }
       std::optional<View> counter;
-      if (kind == 2) {
+      std::optional<View> going;
+      const auto goes_on = [&](const View& count) {
+        return *builder_.Apply(Operation::kLess, {count, limit});
+      };
+      if (kind >= 2) {
         counter = builder_.AddState(Number(ElementType::kInt32, 0));
-        builder_.EndCondition(*builder_.Apply(Operation::kLess, {*counter, limit}));
+        if (kind == 3) {
+          going = builder_.AddState(goes_on(Number(ElementType::kInt32, 0)));
+          builder_.EndCondition(*going);
+        } else {
+          const View condition = goes_on(*counter);
+          if (kind == 4) going = builder_.AddState(condition);
+          builder_.EndCondition(condition);
+          if (kind == 4) going = condition;
+        }
       }
       Body body = run_body(states, parts);
-      if (kind == 2) {
-        body.next.push_back(
-            *builder_.Apply(Operation::kAdd, {*counter, Number(ElementType::kInt32, 1)}));
+      if (kind >= 2) {
+        const View next =
+            *builder_.Apply(Operation::kAdd, {*counter, Number(ElementType::kInt32, 1)});
+        body.next.push_back(next);
+        if (kind == 3) body.next.push_back(goes_on(next));
+        if (kind == 4) body.next.push_back(*going);
       }
       std::vector<ProgramBuilder::Written> written;
       std::vector<View> outs;
@@ -272,7 +289,10 @@ class Nest {
       }
       results = builder_.EndLoop(body.next, written, body.kept,
                                  kind == 1 ? std::optional<View>(limit) : std::nullopt);
-      if (kind == 2) results.erase(results.begin() + static_cast<int64_t>(starts.size()));
+      if (kind >= 2) {
+        const auto first = results.begin() + static_cast<int64_t>(starts.size());
+        results.erase(first, first + (kind == 2 ? 1 : 2));
+      }
       results.insert(results.end(), outs.begin(), outs.end());
       results.insert(results.end(), values.begin(), values.end());
     } else {
@@ -399,6 +419,51 @@ TEST(Loops, AnInnerSumOverLanesIsOneThatGroupsAddUp) {
   EXPECT_TRUE(HasRows(LanesOfSum(/*reads=*/false, /*begins_with_zeros=*/true)));
   EXPECT_FALSE(HasRows(LanesOfSum(/*reads=*/true, /*begins_with_zeros=*/true)));
   EXPECT_FALSE(HasRows(LanesOfSum(/*reads=*/false, /*begins_with_zeros=*/false)));
+}
+
+TEST(Loops, AStateThatOnlyBeginsWithZerosIsNoSum) {
+  for (const bool adds_up : {false, true}) {
+    ProgramBuilder builder;
+    const View x = builder.AddInput(kFloat, kDims);
+    const View v = builder.AddInput(kFloat, {1, kColumns});
+    const std::vector<float> zeros(kColumns);
+    builder.BeginLoop(3);
+    const View state = builder.AddState(builder.AddConstant(kFloat, {1, kColumns}, zeros.data()));
+    const View sum = *builder.Reduce(Operation::kSum, x, 0, kFloat);
+    const View result = *builder.Apply(Operation::kAdd, {state, sum});
+    const View next = adds_up ? *builder.Apply(Operation::kAdd, {state, v}) : v;
+    builder.AddOutput(builder.Contiguous(builder.EndLoop({next}, {}, {result})[1]));
+    LoopPlan plan;
+    plan.inputs = {0, 1};
+    plan.outputs = {2};
+    plan.uses = {LoopPlan::Use::kAdded};
+    plan.is_whole.assign(3, false);
+    EXPECT_FALSE(HasRows(FindLanes(WithoutDeadSteps(builder.steps()), plan)));
+  }
+}
+
+// Zeros behind the rows that a loop writes.
+TEST(Loops, WhatReadsAnArrayThatALoopWritesRunsAfterTheLoop) {
+  const float zero = 0;
+  ProgramBuilder builder;
+  const View x = builder.AddInput(kFloat, {3, 2});
+  builder.BeginLoop(3);
+  const View row = builder.PieceOf(x, 0, 0, 1, 1).WithoutDim(0);
+  const View made = *builder.Apply(Operation::kTanh, {row});
+  const View whole = builder.AddResult(kFloat, {5, 2});
+  builder.CopyInto(builder.AddConstant(kFloat, {}, &zero), whole.Slice(0, 3, 2, 1));
+  builder.EndLoop({}, {{made, builder.PieceOf(whole, 0, 0, 1, 1).WithoutDim(0)}}, {});
+  builder.AddOutput(*builder.Apply(Operation::kAbs, {whole}));
+  const Program program(builder.steps());
+  ProgramRun run(program);
+  std::vector<float> given = {1, -2, 3, 4, -5, 6}, found(10, -1);
+  run.SetInput(0, given.data());
+  run.SetOutput(0, found.data());
+  run.RunPrologue();
+  run.Run();
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_NEAR(found[i], i < given.size() ? std::tanh(std::fabs(given[i])) : 0, 1e-6);
+  }
 }
 
 // The condition ends the loop for all rows.

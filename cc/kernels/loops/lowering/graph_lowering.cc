@@ -116,7 +116,7 @@ class GraphLowering {
     const bool are_missing = std::any_of(inputs.begin(), inputs.end(), [](const Lowered& input) {
       return !IsArray(input) && !input.history.has_value();
     });
-    if (are_missing) return AddResultsOf(whole, *op, are_missing, &values);
+    if (are_missing && !IsInnerLoop(whole)) return AddResultsOf(whole, *op, are_missing, &values);
     absl::StatusOr<std::vector<Lowered>> lowered =
         IsInnerLoop(whole) ? LowerInnerLoop(whole, inputs) : Lower(context_, whole, inputs);
     if (lowered.ok()) {
