@@ -864,9 +864,52 @@ def test_states_that_are_outputs_keep_their_values_for_the_gradient(width, count
             loss = tf.add_n([tf.reduce_sum(tf.sin(t) * k) for k, t in enumerate(tensors, 1)])
         return [*tensors, *tape.gradient(loss, [a, b, xs])]
 
-    found, expected = (tf.function(results)(fuse) for fuse in (True, False))
-    for x, y in zip(found, expected, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+    run = tf.function(results)
+    expected = run(False)
+    for _ in range(2):  # all iterations of the second call are a program's
+        for x, y in zip(run(True), expected, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("width", [3, 16])
+@pytest.mark.parametrize("seed", range(6))
+def test_states_that_become_one_value_have_gradients_of_their_own(seed, width, reverse):
+    random = np.random.default_rng(seed)
+    num_states = random.integers(2, 5)
+    starts = [numbers(tf.float32, [2, width], k, special=False) for k in range(num_states)]
+    xs = numbers(tf.float32, [random.integers(4, 9), 2, width], 9, special=False)
+    become = random.integers(0, 2, num_states)  # which of two values each state becomes
+    written = random.integers(0, 2 + num_states, 2)
+
+    def body(states, x):
+        first = tf.tanh(tf.add_n([s * 0.2 * (k + 1.0) for k, s in enumerate(states)]) * tf.sin(x))
+        values = [first, tf.sin(states[0] - first)]
+        results = [*values, *states]
+        return tuple(values[k] for k in become), tuple(results[k] for k in written)
+
+    def loss(states, ys):
+        tensors = [*tf.nest.flatten(states), *tf.nest.flatten(ys)]
+        return tf.add_n([tf.reduce_sum(tf.sin(t) * k) for k, t in enumerate(tensors, 1)])
+
+    @tf.function
+    def gradients(starts, xs):
+        with tf.GradientTape() as tape:
+            tape.watch([starts, xs])
+            found = loss(*tf_ti.scan(body, tuple(starts), xs, reverse=reverse))
+        return tape.gradient(found, [*starts, xs])
+
+    with tf.GradientTape() as tape:
+        tape.watch([starts, xs])
+        states, rows = tuple(starts), []
+        for x in tf.unstack(xs)[:: -1 if reverse else 1]:
+            states, row = body(states, x)
+            rows.append(row)
+        ys = [tf.stack(column) for column in zip(*rows[:: -1 if reverse else 1])]
+        expected = tape.gradient(loss(states, ys), [*starts, xs])
+    for _ in range(2):
+        for x, y in zip(gradients(starts, xs), expected, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
 
 
 def test_values_that_no_program_computes_are_handed_on_too():

@@ -516,6 +516,7 @@ std::vector<int> LoopRun::FindHomes(const WholeBody& body) const {
     if (result < 0 || sources[result] < 0) continue;
     if (MayHouse(j, ArrayOf(body_, body, sources[result]))) homes_of.emplace(sources[result], j);
   }
+  std::map<int, int> state_of;  // by home, the parameter of a state whose history is there
   std::vector<int> homes(outputs_.size(), -1);
   for (size_t i = 0; i < homes.size() && !homes_of.empty(); ++i) {
     const LoopSpec::Output& history = spec_.outputs[i];
@@ -523,7 +524,11 @@ std::vector<int> LoopRun::FindHomes(const WholeBody& body) const {
     if (!is_whole || !outputs_[i].required) continue;
     const bool is_state = history.result < 0;
     const auto found = homes_of.find(is_state ? next[history.parameter] : sources[history.result]);
-    if (found != homes_of.end()) homes[i] = found->second;
+    if (found == homes_of.end()) continue;
+    // States that become one value begin with values of their own, and there is one spare piece.
+    const int parameter = is_state ? history.parameter : -1;
+    if (is_state && state_of.emplace(found->second, parameter).first->second != parameter) continue;
+    homes[i] = found->second;
   }
   return homes;
 }
