@@ -22,7 +22,7 @@ KERNELS = "tf_ti.scan in tf_ti.scan, TF_TI_PROGRAM=0"
 WHILE = "tf.while_loop in tf.while_loop"
 OURS_ON_XLA = "tf_ti.scan in tf_ti.scan, XLA-compiled"
 WHILE_ON_XLA = "tf.while_loop in tf.while_loop, XLA-compiled"
-# Of our times by those of the faster of both that XLA compiles, the geometric mean and the worst.
+# Our time by the time of the faster loop that XLA compiles: the geometric mean, and the worst.
 GOALS = {"forward": (0.9, 1.2), "with gradient": (0.5, 1.2)}
 # More inner iterations written out take minutes to trace.
 MOST_WRITTEN_OUT = 100
@@ -36,7 +36,7 @@ class Nest:
 
     Attributes:
         f: from the loop of the inner iterations to the body of the outer one.
-        init, xs: what the outer loop begins with, and its elements.
+        init, xs: the first state of the outer loop, and its elements.
         count: how many inner iterations there are.
     """
 

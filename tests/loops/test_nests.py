@@ -1,4 +1,4 @@
-"""Loops in loops that are one program, beside loops of Python, and what a profile shows of them."""
+"""Loops in loops that are one program: their results beside loops of Python, and their profiles."""
 
 import functools
 import threading

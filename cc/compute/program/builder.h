@@ -52,7 +52,7 @@ class ProgramBuilder {
   // The part of an array that an iteration reads or writes: `size` elements along a dimension, from
   // `begin` on, and `step` elements further in each iteration.
   View PieceOf(const View& array, int dim, int64_t begin, int64_t size, int64_t step) const;
-  // The row of an array that an iteration reads or writes: the last one has row 0, and the
+  // The row of an array that an iteration reads or writes: the last iteration has row 0, and the
   // iteration before it row 1, however many iterations there are.
   View RowToLast(const View& array) const;
   // A value that each iteration gives the next one.
@@ -65,10 +65,10 @@ class ProgramBuilder {
   void EndCondition(const View& goes_on);
   // The loop, whose count is not static, also ends before an iteration where a state is true.
   void StopIf(const View& state);
-  // Ends the loop. `next` has the next value of each state, in the order of AddState. Copies the
-  // value `from` of each iteration to the place `to`. Returns the states after the last iteration,
-  // then the last values of `kept`, which no loop may have whose count is not static. A loop has
-  // `num_iterations`, an int64 of at most `count`, if that is given.
+  // Ends the loop. `next` has the next value of each state, in the order of AddState. Each
+  // iteration writes the values `from` to the places `to`. Returns the states after the last
+  // iteration, then the last values of `kept`, which is empty unless the count is static. The loop
+  // has `num_iterations`, an int64, if that is given, but at most `count`.
   struct Written {
     View from;
     View to;

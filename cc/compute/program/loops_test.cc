@@ -204,7 +204,7 @@ class Nest {
     const std::vector<View> outer = *pool;
     const uint64_t body_seed = random.Int(0, 1 << 30);
     const bool has_inner = depth < 3 && random.Chance(0.5);
-    // Choices among what the body has.
+    // Values that were chosen among all of the body.
     struct Body {
       std::vector<View> next, written, kept;
     };
@@ -489,7 +489,7 @@ TEST(Loops, AConditionThatReadsRowsLeavesNoLanes) {
   }
 }
 
-// As where a gradient goes back through a loop that a condition has ended.
+// A gradient goes back so through a loop that a condition has ended.
 TEST(Loops, RowsAreReadFromTheLastOneHoweverManyThereAre) {
   constexpr int64_t kMost = 7, kSize = 4;
   ProgramBuilder builder;

@@ -62,7 +62,7 @@ struct Move {
   int loop;                 // the loop's number
   int64_t step;             // in bytes
   bool alternates;          // every second iteration moves back
-  bool ends_there = false;  // the last iteration has the view as it is, the others one before
+  bool ends_there = false;  // the view is where the last iteration has it, not the first one
 };
 
 // An array among the bytes of a block of memory. What only changes the view costs nothing when a
