@@ -83,7 +83,7 @@ def _scan(body: Body, init, xs):
     return tf_ti.scan(body.f, init, xs)
 
 
-def _while_loop(body: Body, init, xs):
+def while_loop(body: Body, init, xs):
     """The same with tf.while_loop and TensorArrays."""
     count = body.count
     elements = tf.nest.map_structure(
@@ -133,10 +133,10 @@ def _tf_scan(body: Body, init, xs):
 WAYS = {
     OURS: (_for_rows(_scan), {}),
     KERNELS: (_for_rows(_scan), {}),
-    WHILE: (_for_rows(_while_loop), {}),
+    WHILE: (_for_rows(while_loop), {}),
     TF_SCAN: (_for_rows(_tf_scan), {}),
     OURS_ON_XLA: (_for_rows(_scan), {"jit_compile": True}),
-    WHILE_ON_XLA: (_for_rows(_while_loop), {"jit_compile": True}),
+    WHILE_ON_XLA: (_for_rows(while_loop), {"jit_compile": True}),
 }
 
 
@@ -167,7 +167,7 @@ LONG, WORST_OF_LONG = 1.0, 1.5
 
 
 @contextlib.contextmanager
-def _without_programs():
+def without_programs():
     os.environ["TF_TI_PROGRAM"] = "0"
     try:
         yield
@@ -269,7 +269,7 @@ def make_cases(
     for row, (loop, options) in WAYS.items():
         if (rows is None or row in rows) and _is_there(row, body):
             function = tf.function(kind.make_call(loop, body), autograph=False, **options)
-            with _without_programs() if row == KERNELS else contextlib.nullcontext():
+            with without_programs() if row == KERNELS else contextlib.nullcontext():
                 cases[row], results[row] = _case(function, body)
     module = None
     if rows is None or JAX in rows:

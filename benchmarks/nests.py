@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tf_ti
 from benchmarks import harness
-from benchmarks.bodies import _while_loop, _without_programs
+from benchmarks.bodies import while_loop, without_programs
 from benchmarks.loop_bodies import Body
 
 OURS = "tf_ti.scan in tf_ti.scan"
@@ -204,9 +204,9 @@ WAYS = {
     OURS: (_outer_scan, _by_scan, {}),
     WRITTEN_OUT: (_outer_scan, _by_hand, {}),
     KERNELS: (_outer_scan, _by_scan, {}),
-    WHILE: (_while_loop, _by_while, {}),
+    WHILE: (while_loop, _by_while, {}),
     OURS_ON_XLA: (_outer_scan, _by_scan, {"jit_compile": True}),
-    WHILE_ON_XLA: (_while_loop, _by_while, {"jit_compile": True}),
+    WHILE_ON_XLA: (while_loop, _by_while, {"jit_compile": True}),
 }
 
 
@@ -239,7 +239,7 @@ def _calls(nest: Nest, name: str, kind: str) -> dict[str, Callable[[], object]]:
         body = Body(nest.f(inner), nest.init, nest.xs, has_gradient=True)
         function = tf.function(_call(outer, body, kind), autograph=False, **options)
         if row == KERNELS:
-            with _without_programs():
+            with without_programs():
                 results[row] = [t.numpy() for t in function(nest.init, nest.xs)]
         else:
             results[row] = [t.numpy() for t in function(nest.init, nest.xs)]
