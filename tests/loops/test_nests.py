@@ -138,6 +138,7 @@ def results(loops, seed, depth, is_gradient, values):
     return [state, ys, *grads]
 
 
+@pytest.mark.quarter
 @pytest.mark.parametrize("is_gradient", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(20))
