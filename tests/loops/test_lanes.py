@@ -16,7 +16,7 @@ SUMS = (
     "elementwise of",
     "innermost of",
     "a_gradient_of_what_lanes_share",
-    "a_loop_in_the_body",
+    "a_loop_in_the_body/4",
     "mapped_trajectories/2",
 )
 # Loops without lanes: a condition reads all, transposes mix them, or places tell the zero.

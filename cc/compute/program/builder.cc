@@ -51,7 +51,7 @@ View ProgramBuilder::Emit(Operation operation, ElementType from, std::vector<Vie
   return result;
 }
 
-// Adds a step to the steps of a loop, or with level 0 to those that are in none.
+// Adds a step to the open loop of a level. Level 0 stands for the steps that are in no loop.
 void ProgramBuilder::Add(Step step, int level) {
   const int block = step.views[0].block;
   steps_.blocks[block].stays =
@@ -383,7 +383,7 @@ std::vector<View> ProgramBuilder::EndLoop(const std::vector<View>& next,
   }
   const OpenLoop open = std::move(loops_.back());
   loops_.pop_back();
-  // From now on the values are there once in an iteration of the loop around.
+  // The loop around sees each value once in an iteration.
   for (int& each : levels_) each = std::min(each, level - 1);
   for (const View& end : ends) Raise(end.block, level - 1);
   for (View& view : kept) {

@@ -124,7 +124,7 @@ class LaneFinder {
 
   Array& ArrayOf(const View& view) { return arrays_[array_of_[view.block]]; }
 
-  // Adds what ends a loop, and loops in it: all lanes must agree.
+  // Adds the bools and numbers that end a loop, and the loops in it: all lanes must agree on them.
   void AddEnds(const Step& step) {
     if (step.loop == nullptr) return;
     for (const std::optional<View>& end : {step.loop->goes_on, step.loop->num_iterations}) {
@@ -420,7 +420,7 @@ class LaneFinder {
     sums_.assign(arrays_.size(), {});
     failures_.assign(arrays_.size(), {});
     has_others_.assign(arrays_.size(), false);
-    // A state of a loop is what later steps write.
+    // Later steps write the states of loops, so each round knows more.
     for (auto known = std::make_tuple(sums_, failures_, has_others_);;) {
       FindAllSums();
       if (known == std::tie(sums_, failures_, has_others_)) break;
@@ -444,7 +444,7 @@ class LaneFinder {
     return !bytes.empty() &&
            std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0; });
   }
-  // True if an array has nothing else as far as it is known.
+  // True if no step is known that gives the array another value.
   bool AreZeros(int array) const {
     return has_zeros_[array] && sums_[array].empty() && !has_others_[array];
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -42,7 +43,10 @@ Program::Program(const ProgramSteps& given, int64_t red_zone, const TileLimits& 
   AddLoopSteps();
   turns_.resize(instructions_.size());
   FindTurns(0, static_cast<int>(num_in_main_), 0);
-  num_instructions_ = NumInstructions(0, static_cast<int>(num_in_main_));
+  // A loop may have more iterations than there are ints.
+  constexpr double kMost = std::numeric_limits<int>::max();
+  num_instructions_ =
+      static_cast<int>(std::min(kMost, NumInstructions(0, static_cast<int>(num_in_main_))));
   Plan(steps, red_zone);
 }
 

@@ -28,8 +28,8 @@ class Program {
   int num_outputs() const { return num_outputs_; }
   // Of the memory that a run needs.
   int64_t arena_bytes() const { return arena_bytes_; }
-  // The instructions that a run has, those of loops as often as they run.
-  int num_instructions() const { return static_cast<int>(num_instructions_); }
+  // A run has so many instructions: an instruction of a loop counts once for each iteration.
+  int num_instructions() const { return num_instructions_; }
   // Of Run, in nanoseconds, about.
   int64_t time() const { return static_cast<int64_t>(time_); }
 
@@ -70,9 +70,9 @@ class Program {
     int last = -1;
   };
 
-  // A loop of the program. Its instructions are behind those of the prologue and the main part:
-  // [begin, condition_end) tell whether the loop goes on, those up to `end` are its body, and those
-  // up to `last` run once in place of the iteration after the last.
+  // A loop of the program. Its instructions lie behind the prologue and the main part. Instructions
+  // [begin, condition_end) tell whether the loop goes on, [condition_end, end) are its body, and
+  // [end, last) run once in place of the iteration after the last.
   struct Loop {
     struct Move {
       int operand;  // in operands_
@@ -80,7 +80,7 @@ class Program {
       bool alternates;
       bool ends_there;
     };
-    int instruction = 0;  // that runs it
+    int instruction = 0;  // the instruction that runs the loop
     int begin = 0;
     int condition_end = 0;
     int end = 0;
@@ -89,7 +89,7 @@ class Program {
     int64_t expected_count = 0;
     int64_t patience = 1;  // iterations between two looks at whether the run is stopped
     std::vector<Move> moves;
-    // In the order in which instructions run, the first and the last one of the loop.
+    // The turns of its first and its last instruction: see turns_.
     int first_turn = 0;
     int last_turn = 0;
   };
@@ -110,12 +110,12 @@ class Program {
   std::vector<Instruction> instructions_;
   size_t num_in_prologue_ = 0;
   size_t num_in_main_ = 0;  // and in the prologue
-  double num_instructions_ = 0;
+  int num_instructions_ = 0;
   std::vector<Loop> loops_;
   std::map<int, int> loop_of_instruction_;
   std::map<int, int> loop_of_number_;
   std::vector<std::shared_ptr<const ProgramSteps::Loop>> waiting_;  // steps are to be added
-  std::vector<int> turns_;         // by instruction: its place in the order in which they run
+  std::vector<int> turns_;         // by instruction: its place in the order of a run
   std::vector<Operand> operands_;  // 4 of each instruction
   std::vector<Part> parts_;        // of the main part; none where there are no tiles
   double time_ = 0;
@@ -187,7 +187,7 @@ class ProgramRun {
     std::vector<Move> odd;
     std::vector<Move> alternating;  // those of `even` that `odd` moves back
     std::vector<Move> steady;       // the others
-    std::vector<Move> to_last;      // those of `steady` whose last place is as it is
+    std::vector<Move> to_last;      // moves of `steady` whose views end where they are
   };
   static void RunLoop(const Instruction& instruction);
   void RunRange(int begin, int end) const {

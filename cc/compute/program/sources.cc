@@ -247,7 +247,8 @@ std::vector<int> TouchesOf(const ProgramSteps& given, const std::vector<Step>& s
   return touches;
 }
 
-// Looks at these steps, and at those of each loop alone. `touches` has those of the whole program.
+// Looks at these steps, and at the steps of each loop alone. `touches` counts the views of the
+// whole program.
 std::vector<Step> ReadingSourcesIn(const ProgramSteps& given, std::vector<Step> steps,
                                    const std::vector<int>& touches, double least_saving) {
   for (Step& step : steps) {

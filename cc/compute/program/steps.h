@@ -57,7 +57,7 @@ struct ProgramSteps {
     std::vector<Step> last;  // run once, in place of the iteration after the last
 
     bool has_static_count() const { return !num_iterations.has_value() && !goes_on.has_value(); }
-    // For estimates of time.
+    // An estimate, for times.
     int64_t expected_count() const;
   };
 
@@ -77,8 +77,8 @@ struct ProgramSteps {
 // A condition ends many loops early: fixed points and Newton's method.
 constexpr int64_t kExpectedIterations = 32;
 
-// Calls visit(step, times) for all steps but loops, those in loops among them: a run has about so
-// many of each.
+// Calls visit(step, times) for each step that is no loop, also for the steps of loops. A run
+// repeats the step so many times, by estimate.
 template <typename Visit>
 void ForEachStep(const std::vector<ProgramSteps::Step>& steps, const Visit& visit,
                  double times = 1) {

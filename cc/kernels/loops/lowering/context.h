@@ -34,8 +34,8 @@ class LoweringContext {
   // A bool that tells a failure of the operations so far, and of the iterations of loops around
   // them.
   absl::StatusOr<std::optional<View>> FailureSoFar();
-  // An iteration of a loop has a failure of its own. `before` tells one of earlier iterations, and
-  // of what runs before the loop. Returns what EndIteration wants.
+  // An iteration of a loop has a failure of its own. `before` is true if an earlier iteration has
+  // failed, or a step before the loop. Returns the failures around the loop, for EndIteration.
   struct Failures {
     std::optional<View> failure;
     std::optional<View> before;

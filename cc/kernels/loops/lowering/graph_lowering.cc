@@ -149,7 +149,7 @@ class GraphLowering {
     std::vector<tensorflow::PartialTensorShape> shapes;
     TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node, "_output_shapes", &shapes));
     if (shapes.size() != types.size()) return Refused("shapes are missing");
-    // A result that no program has is missing, and so is what is made of it.
+    // A result that no program has is missing, and so are the results that depend on it.
     for (size_t i = 0; i < types.size(); ++i) {
       Lowered& value = values->emplace_back();
       if (!IsRead(node, i) || are_missing) continue;

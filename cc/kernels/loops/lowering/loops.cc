@@ -78,7 +78,7 @@ class FunctionLowering {
     Function found;
     found.graph = std::make_unique<Graph>(definitions);
     tensorflow::CopyGraph(*body->graph, found.graph.get());
-    // As where TensorFlow runs a function: what is made of constants alone is a constant.
+    // TensorFlow runs functions so: a value that depends on constants alone is a constant.
     if (functions_.library != nullptr) {
       tensorflow::OptimizeGraph(functions_.library, &found.graph);
     }
@@ -133,7 +133,6 @@ class FunctionLowering {
  private:
   Outputs LowerNode(const Node& node, const std::vector<Lowered>& inputs) const {
     const NodeDef& def = node.def();
-
     if (node.IsPartitionedCall()) {
       NameAttrList called;
       TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(def, "f", &called));
@@ -183,8 +182,8 @@ class LoopLowering {
     for (const Lowered& input : inputs) histories.push_back(RowsOf(input));
     TF_ASSIGN_OR_RETURN(const std::optional<View> before, context_.FailureSoFar());
     builder_.BeginLoop(most_);
-    // Whether an iteration before failed, or what runs before the loop. Values are wrong then, and
-    // a loop whose number of iterations follows from values might not end.
+    // True if an earlier iteration has failed, or a step before the loop. Values are wrong then,
+    // and a loop whose number of iterations follows from values might not end.
     const View failed =
         builder_.AddState(before.has_value() ? *before : Zero(context_, ElementType::kBool));
     LoweringContext::Failures around = context_.BeginIteration(failed);
@@ -206,12 +205,13 @@ class LoopLowering {
     for (const View& misfit : misfits_) TF_RETURN_IF_ERROR(context_.FailIf(misfit));
     const double time = builder_.time_of_last_loop();
     const auto iterations = static_cast<double>(std::min(most_, kExpectedIterations));
-    if (time > kMostTime || time > kMostOfIteration * iterations)
+    if (time > kMostTime || time > kMostOfIteration * iterations) {
       return Refused("a loop that takes long, and runs on its own");
+    }
     return outputs;
   }
 
-  // Of the node.
+  // Gets an attribute of the node.
   template <typename T>
   absl::Status GetAttr(const char* name, T* value) const {
     return tensorflow::GetNodeAttr(node_, name, value);
@@ -224,6 +224,7 @@ class LoopLowering {
   // Finds the number of iterations, or the most that there are.
   absl::Status FindCount(const std::vector<Lowered>& inputs) {
     pieces_.resize(spec_.inputs.size());
+    axes_.resize(spec_.inputs.size());
     Count count;
     int64_t shortest = kNoLimit;  // of iterators
     int64_t rows = kNoLimit;      // of histories that may have fewer values
@@ -243,8 +244,9 @@ class LoopLowering {
         continue;
       }
       if (!input.is_sliced()) continue;
+      if (input.back_edge) return Refused("pieces that a state follows");
       const Dims dims = DimsOf(inputs[i]);
-      int64_t axis;
+      int64_t& axis = axes_[i];
       TF_RETURN_IF_ERROR(input.FindAxis(static_cast<int64_t>(dims.size()), &axis));
       TF_RETURN_IF_ERROR(input.FindPieces(dims[axis], &pieces_[i]));
       if (pieces_[i].last_size != pieces_[i].part_size) return Refused("a last piece is short");
@@ -314,7 +316,6 @@ class LoopLowering {
   // The piece of an input that iteration t reads.
   absl::StatusOr<View> PieceAt(int i, int64_t t, const Lowered& given) const {
     const LoopSpec::Input& input = spec_.inputs[i];
-    if (input.back_edge) return Refused("pieces that a state follows");
     const int64_t k = IndexOf(t);
     if (input.mode == InputMode::kHistory) {
       const RecordedValues& recorded = *given.history;
@@ -322,9 +323,7 @@ class LoopLowering {
       return recorded.rows->Slice(0, k, 1, 1).WithoutDim(0);
     }
     TF_ASSIGN_OR_RETURN(const View view, context_.ViewOf(given));
-    int64_t axis;
-    TF_RETURN_IF_ERROR(input.FindAxis(view.rank(), &axis));
-    const int dim = static_cast<int>(axis);
+    const int dim = static_cast<int>(axes_[i]);
     const View piece = view.Slice(dim, pieces_[i].Begin(k), pieces_[i].part_size, 1);
     return input.drops_axis() ? piece.WithoutDim(dim) : piece;
   }
@@ -436,9 +435,6 @@ class LoopLowering {
       parameter.view = RowOf(*history);
     } else {
       TF_ASSIGN_OR_RETURN(const View view, context_.ViewOf(given));
-      if (input.back_edge && input.mode != InputMode::kValue) {
-        return Refused("pieces that a state follows");
-      }
       if (input.back_edge) {
         TF_ASSIGN_OR_RETURN(parameter.view, AddState(i, view));
       } else {
@@ -472,11 +468,9 @@ class LoopLowering {
   View PieceOf(int i, const View& view) const {
     const LoopSpec::Input& input = spec_.inputs[i];
     const Pieces& pieces = pieces_[i];
-    int64_t axis;
-    (void)input.FindAxis(view.rank(), &axis);
     const int64_t first = pieces.Begin(IndexOf(0));
     const int64_t step = spec_.reverse ? -pieces.stride : pieces.stride;
-    const int dim = static_cast<int>(axis);
+    const int dim = static_cast<int>(axes_[i]);
     const View piece = builder_.PieceOf(view, dim, first, pieces.part_size, step);
     return input.drops_axis() ? piece.WithoutDim(dim) : piece;
   }
@@ -523,7 +517,7 @@ class LoopLowering {
     return absl::OkStatus();
   }
 
-  // An output: a result of EndLoop, an array that iterations write, or what is known.
+  // An output: a result of EndLoop, an array that iterations write, or a tensor that is known.
   struct Output {
     enum { kKnown, kEnd, kKept, kWritten } kind = kKnown;
     size_t number = 0;
@@ -670,6 +664,7 @@ class LoopLowering {
   const FunctionLowering functions_;
   LoopSpec spec_;
   std::vector<Pieces> pieces_;  // of the inputs
+  std::vector<int64_t> axes_;   // of the inputs that have pieces
   int64_t most_ = 0;            // iterations
   std::optional<View> num_iterations_;
   std::vector<View> misfits_;        // bools: the number of iterations is one that there is not

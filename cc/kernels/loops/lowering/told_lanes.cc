@@ -18,7 +18,7 @@ namespace tf_ti {
 
 namespace {
 
-// By kind of obstacle.
+// The names of obstacles, by kind.
 constexpr const char* kNames[] = {"several_sizes", "whole",  "constant", "parts",
                                   "reduced",       "places", "repeated"};
 
